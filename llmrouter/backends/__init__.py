@@ -1,0 +1,1 @@
+"""Where answers come from: replicas, pools, breakers, probes, runners."""

@@ -1,0 +1,1 @@
+"""Engines that run as child processes of the gateway."""

@@ -1,0 +1,1 @@
+"""The OpenAI-compatible gateway and its admin app."""

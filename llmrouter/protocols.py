@@ -1,0 +1,153 @@
+"""The seams of llmrouter: each a small protocol with one shape, so that a plugin has one thing to write.
+
+`LimitStore`, `CacheStore` and `Scorer` join here with the stages that use them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from llmrouter.types import Bound, ChatRequest, Decision, Failure, LedgerEntry, Outcome, Principal, Target
+
+__all__ = ["Backend", "BackendFault", "Candidate", "Ledger", "Plan", "PlanInput", "Reply", "Strategy", "Timeouts"]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A model that can honour the whole request, with what the plan needs to know of it."""
+
+    model_id: str
+    role: str
+    replicas: int
+    input_tokens: int
+    """Conservative bound of this request's prompt for this model."""
+    output_tokens: int
+    """The most tokens it may write for all choices together."""
+    context_window: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PlanInput:
+    """All that a strategy may look at; it does no I/O and reads no clock of its own."""
+
+    request: ChatRequest
+    principal: Principal
+    candidates: Sequence[Candidate]
+    """In the tier's fallback order, after the capability filter; never empty."""
+    now: datetime
+    deadline_s: float
+    """Seconds left for the whole request."""
+
+
+Steps = Generator[Target, Outcome, None]
+
+
+class Plan(Protocol):
+    """What to try for one request, and in which order."""
+
+    @property
+    def decision(self) -> Decision:
+        """Why the plan starts where it does; known before the first step."""
+
+    def steps(self) -> Steps:
+        """Yield the next target and be sent its outcome.
+
+        Returning after an outcome that is `ok` accepts that answer; returning after a failure gives up with it.
+        Called once. The driver closes the generator in `finally`. Raises nothing: failures come in as values.
+        """
+
+    def bound(self) -> Bound:
+        """The worst case over all paths of `steps`; `cost_usd` is filled in by the gateway, which has the prices."""
+
+
+class Strategy(Protocol):
+    """A way to choose models. The live gateway and the offline simulator drive the same object."""
+
+    def plan(self, given: PlanInput) -> Plan:
+        """Decide without I/O; must not mutate its argument nor block.
+
+        Raises:
+            RequestError: no candidate may take the request under this strategy's rules.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """Seconds for each phase of a call; `total_s` bounds them together."""
+
+    connect_s: float
+    first_byte_s: float
+    between_chunks_s: float
+    total_s: float
+
+
+class BackendFault(Exception):
+    """A call that gave no usable HTTP answer; the pipeline turns it into an `Outcome` at once."""
+
+    def __init__(self, failure: Failure, message: str) -> None:
+        super().__init__(message)
+        self.failure = failure
+        self.message = message
+
+
+class Reply(Protocol):
+    """An upstream answer whose status and headers have arrived."""
+
+    @property
+    def status(self) -> int: ...
+
+    def header(self, name: str) -> str | None:
+        """A response header by its lower-case name."""
+
+    async def next_block(self) -> bytes:
+        """All body bytes that have arrived since the last call, waiting for some; `b""` at a clean end.
+
+        Raises:
+            BackendFault: the connection broke, or a time-out passed.
+        """
+
+    async def read(self) -> bytes:
+        """The rest of the body. Raises as `next_block` does, also when it grows past the client's size limit."""
+
+    def close(self) -> None:
+        """Release the connection; before the clean end this aborts the call upstream. Never blocks; repeatable."""
+
+
+class Backend(Protocol):
+    """One replica that speaks the OpenAI wire format, or is made to."""
+
+    @property
+    def name(self) -> str:
+        """How logs and the ledger name this replica; holds no secret."""
+
+    async def open(self, request: ChatRequest, *, timeouts: Timeouts, cache_salt: str | None) -> Reply:
+        """Send the request for this replica's model and wait for status and headers.
+
+        Renames parameters to what the engine accepts and always asks a stream for its usage. Cancelling the call
+        closes the connection, which engines take as an abort.
+
+        Raises:
+            BackendFault: nothing usable came back (connection, time-out, not HTTP).
+        """
+
+    async def aclose(self) -> None:
+        """Close idle connections; calls in flight go on."""
+
+
+class Ledger(Protocol):
+    """The append-only books."""
+
+    async def record(self, entry: LedgerEntry) -> None:
+        """Append one entry with its attempts; returns when it survives the death of the process.
+
+        A repeat with the same `request_id` is harmless and changes nothing.
+
+        Raises:
+            StoreUnavailable: the entry is not in the books.
+        """
+
+    async def aclose(self) -> None:
+        """Flush and close; entries whose `record` has been called are written first."""

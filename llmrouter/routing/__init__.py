@@ -1,0 +1,1 @@
+"""Which model: rules, versions, strategies and their plans."""

@@ -1,0 +1,287 @@
+"""The values that pass between the stages of a request; all frozen, none with behaviour beyond its own fields."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from decimal import Decimal
+from enum import StrEnum
+from typing import Any, Literal
+
+__all__ = [
+    "Attempt",
+    "Bound",
+    "ChatRequest",
+    "Decision",
+    "Endpoint",
+    "Failure",
+    "LedgerEntry",
+    "Outcome",
+    "Price",
+    "Principal",
+    "Role",
+    "RoutingVersion",
+    "Rule",
+    "Target",
+    "Usage",
+]
+
+Role = Literal["small", "large", "frontier", "peer"]
+Endpoint = Literal["chat", "completions", "embeddings"]
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """Who asks, as the verified key says; nothing else in a request is identity."""
+
+    tenant_id: str
+    key_id: str
+    tiers: frozenset[str] | None = None
+    """Logical models the key may use; None means all."""
+    admin: bool = False
+    acl: frozenset[str] = frozenset()
+    """Labels of the permissions that may have coloured a request's context; part of every cache scope."""
+
+    def may_use(self, tier: str) -> bool:
+        return self.tiers is None or tier in self.tiers
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRequest:
+    """One parsed request. `fields` is the client's JSON object as it came; nobody edits it.
+
+    The other attributes are what routing and limits need to know, read once by `gateway.wire`.
+    """
+
+    endpoint: Endpoint
+    model: str
+    """The logical tier asked for."""
+    fields: Mapping[str, Any]
+    stream: bool = False
+    include_usage: bool = False
+    """The client itself asked for the usage chunk of a stream."""
+    max_output_tokens: int | None = None
+    n: int = 1
+    needs: frozenset[str] = frozenset()
+    """Capabilities a model must have to honour every parameter, e.g. `tools`, `vision`, `json_schema`, `logprobs`."""
+    text_bytes: int = 0
+    """UTF-8 bytes of all text that becomes prompt tokens; the token bound derives from it."""
+    message_count: int = 0
+    media_parts: int = 0
+    last_user_text: str = ""
+    conversation: str = ""
+    """What a canary sticks to: the client's conversation id, else a digest of how the conversation begins."""
+    intent: str = "unknown"
+    tags: Mapping[str, str] = field(default_factory=dict)
+    deadline_s: float | None = None
+    """Seconds the client will wait, if it said so."""
+
+    def input_tokens_bound(self, bytes_per_token: float) -> int:
+        """A conservative count of prompt tokens: text by bytes, 8 a message for the template, 1,500 a media part."""
+        return int(self.text_bytes / bytes_per_token) + 1 + 8 * self.message_count + 1500 * self.media_parts
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens of one call. `cached` and `cache_write` are parts of `input`, `reasoning` is a part of `output`."""
+
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    cache_write_tokens: int = 0
+    output_tokens: int = 0
+    reasoning_tokens: int = 0
+    estimated: bool = False
+    """True when the engine reported nothing and the gateway counted chunks or bytes."""
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            self.input_tokens + other.input_tokens,
+            self.cached_tokens + other.cached_tokens,
+            self.cache_write_tokens + other.cache_write_tokens,
+            self.output_tokens + other.output_tokens,
+            self.reasoning_tokens + other.reasoning_tokens,
+            self.estimated or other.estimated,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """What one model costs from a date on: list prices per million tokens, or GPU time of an own pool.
+
+    The row is kept with the ledger entry as `price_id`, so a later change never re-prices the past.
+    """
+
+    price_id: str
+    """Stable name of the row: source, model and start date, e.g. `genai-prices:openai/gpt-4o@2026-12-01`."""
+    input_usd_per_mtok: Decimal = Decimal(0)
+    cached_usd_per_mtok: Decimal = Decimal(0)
+    cache_write_usd_per_mtok: Decimal = Decimal(0)
+    output_usd_per_mtok: Decimal = Decimal(0)
+    gpu_usd_per_hour: Decimal | None = None
+    """Set for an own pool; then the two `pool_s` rates price GPU time and the list prices are unused."""
+    gpus: int = 1
+    input_pool_s_per_token: Decimal = Decimal(0)
+    output_pool_s_per_token: Decimal = Decimal(0)
+
+
+class Failure(StrEnum):
+    """Why an attempt gave no answer; policies match on this, never on an exception class."""
+
+    CONNECT = "connect"
+    RESET = "reset"
+    TIMEOUT = "timeout"
+    RATE_LIMITED = "rate_limited"
+    OVERLOADED = "overloaded"
+    SERVER = "server_error"
+    REFUSED = "refused"
+    """The pool refused the gateway itself (401, 403, 404): our key or model name is wrong there."""
+    BAD_REQUEST = "bad_request"
+    """The engine says that the client's request is wrong; no other model would take it."""
+    CONTEXT = "context_length"
+    PROTOCOL = "protocol"
+    """Bytes that are not an answer: bad JSON, an error inside a 200, an end without a finish."""
+    NO_CAPACITY = "no_capacity"
+    """Nothing was called: no healthy replica, every breaker open, or the queue is full."""
+    DEADLINE = "deadline"
+    """Nothing was called: the request's own deadline has passed."""
+    CANCELLED = "client_cancelled"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One step of a plan: call this model."""
+
+    model_id: str
+    role: str
+    reason: str
+    """Why this model, in words for `explain` and the ledger, e.g. `rule:code-to-large` or `fallback:timeout`."""
+    wait_s: float = 0.0
+    """Seconds to wait before the call, e.g. an engine's Retry-After."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of one step, as it is sent back into the plan; failures are values here, not exceptions."""
+
+    target: Target
+    failure: Failure | None = None
+    status: int = 0
+    message: str = ""
+    retry_after_s: float | None = None
+    confidence: float | None = None
+    """Calibrated probability that the answer is good, where the plan asked for one."""
+    error: Mapping[str, Any] | None = None
+    """The engine's own error object, for a client-side fault that must be passed on."""
+
+    @property
+    def ok(self) -> bool:
+        return self.failure is None
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """Worst case of a whole plan, for reservations."""
+
+    attempts: int
+    input_tokens: int
+    output_tokens: int
+    cost_usd: Decimal
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Why a plan starts where it does."""
+
+    strategy: str
+    reason: str
+    rule_id: str | None = None
+    routing_version: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Send what matches to a model; the highest priority whose match holds wins, equals share by weight."""
+
+    rule_id: str
+    match: Mapping[str, Any]
+    model_id: str | None = None
+    tier_role: str | None = None
+    weight: float = 1.0
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RoutingVersion:
+    """An immutable, numbered set of rules."""
+
+    version: int
+    rules: tuple[Rule, ...]
+    created_at: datetime
+    author: str
+    note: str = ""
+    base_version: int = 0
+    rolled_back_to: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One call of one replica, as it goes into the books."""
+
+    seq: int
+    model_id: str
+    pool_id: str
+    replica: str
+    role: str
+    reason: str
+    outcome: str
+    """`ok`, or a `Failure` value."""
+    status: int
+    usage: Usage
+    cost_usd: Decimal
+    price_id: str
+    queue_s: float
+    ttft_s: float | None
+    total_s: float
+    committed: bool = False
+    """Whether this attempt's bytes are what the client got."""
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerEntry:
+    """One logical call with all its attempts; written once, never updated."""
+
+    request_id: str
+    ts: datetime
+    tenant_id: str
+    key_id: str
+    endpoint: str
+    tier: str
+    model_id: str | None
+    """The model whose answer the client got; None when none did."""
+    strategy: str
+    reason: str
+    rule_id: str | None
+    routing_version: int
+    config_version: int
+    intent: str
+    tags: Mapping[str, str]
+    stream: bool
+    status: int
+    """HTTP status of the call; 499 when the client left."""
+    finish: str | None
+    """Finish reason of the answer, or None."""
+    error_code: str | None
+    aborted: bool
+    """The client left before the end."""
+    usage: Usage
+    """Tokens of all attempts together."""
+    cost_usd: Decimal
+    """Dollars of all attempts together."""
+    reference_model_id: str | None
+    reference_cost_usd: Decimal | None
+    """What the committed answer's tokens would have cost on the reference model."""
+    queue_s: float
+    ttft_s: float | None
+    total_s: float
+    attempts: tuple[Attempt, ...] = ()
