@@ -1,0 +1,79 @@
+"""Framing of server-sent events on bytes: any cut, any line end, never a decoded half character."""
+
+from __future__ import annotations
+
+__all__ = ["EventFramer"]
+
+
+class EventFramer:
+    """Collects blocks of bytes and gives back the data payloads of complete events.
+
+    Understands LF, CR and CRLF, comments, several `data:` lines an event, and drops `id:`, `event:` and `retry:` lines,
+    which break OpenAI clients. Reference: WHATWG HTML, "Server-sent events", parsing an event stream.
+    """
+
+    __slots__ = ("_pending_cr", "_rest")
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._pending_cr = False
+
+    @property
+    def rest(self) -> bytes:
+        """Bytes of an event that has not ended."""
+        return self._rest
+
+    def push(self, block: bytes) -> list[bytes]:
+        """Payloads of the events that this block completes."""
+        data = self._unify(block)
+        if self._rest:
+            data = self._rest + data
+        *whole, self._rest = data.split(b"\n\n")
+        return [payload for event in whole if (payload := _payload(event)) is not None]
+
+    def complete_prefix(self, block: bytes) -> bytes | None:
+        """The block up to the last event end, if no byte needs changing; the remainder is kept for later.
+
+        None when the block has a CR and must go through `push`.
+        """
+        if self._pending_cr or b"\r" in block:
+            return None
+        data = self._rest + block if self._rest else block
+        cut = data.rfind(b"\n\n") + 2
+        if cut == 1:
+            self._rest = data
+            return b""
+        if cut == len(data):
+            self._rest = b""
+            return data
+        self._rest = data[cut:]
+        return data[:cut]
+
+    def flush(self) -> list[bytes]:
+        """The last event, when the stream ended without a blank line."""
+        rest, self._rest = self._rest.rstrip(b"\n"), b""
+        payload = _payload(rest)
+        return [] if payload is None else [payload]
+
+    def _unify(self, block: bytes) -> bytes:
+        if self._pending_cr:
+            # A CR that ended the last block: with an LF now it was one line end, else it was one by itself.
+            block = b"\n" + block.removeprefix(b"\n")
+            self._pending_cr = False
+        if b"\r" not in block:
+            return block
+        if block.endswith(b"\r"):
+            self._pending_cr = True
+            block = block[:-1]
+        return block.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+
+
+def _payload(event: bytes) -> bytes | None:
+    if event.startswith(b"data: ") and b"\n" not in event:
+        return event[6:]
+    lines = []
+    for line in event.split(b"\n"):
+        if line.startswith(b"data:"):
+            value = line[5:]
+            lines.append(value.removeprefix(b" "))
+    return b"\n".join(lines) if lines else None
