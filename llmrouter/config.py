@@ -39,6 +39,7 @@ __all__ = [
     "TierConfig",
     "TimeoutConfig",
     "VllmRunner",
+    "anchor_store",
     "load",
     "parse",
 ]
@@ -431,7 +432,7 @@ def load(path: Path, environ: Mapping[str, str] | None = None) -> Config:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from error
     config = parse(text, source=str(path), environ=environ)
-    return _anchor_store(config, path.resolve().parent)
+    return anchor_store(config, path.resolve().parent)
 
 
 def parse(text: str, *, source: str = "configuration", environ: Mapping[str, str] | None = None) -> Config:
@@ -447,7 +448,8 @@ def parse(text: str, *, source: str = "configuration", environ: Mapping[str, str
         raise ConfigError("\n".join(_explain(source, item) for item in error.errors())) from error
 
 
-def _anchor_store(config: Config, folder: Path) -> Config:
+def anchor_store(config: Config, folder: Path) -> Config:
+    """The configuration with a relative store path taken from the folder of its file."""
     database = Path(config.store.url.removeprefix("sqlite:///"))
     if database.is_absolute():
         return config

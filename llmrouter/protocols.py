@@ -112,8 +112,12 @@ class Reply(Protocol):
     async def read(self) -> bytes:
         """The rest of the body. Raises as `next_block` does, also when it grows past the client's size limit."""
 
-    def close(self) -> None:
-        """Release the connection; before the clean end this aborts the call upstream. Never blocks; repeatable."""
+    def close(self, *, abort: bool = True) -> None:
+        """Release the connection. Never blocks; repeatable.
+
+        Before the clean end this aborts the call upstream; `abort=False` says that all that matters has been read, so
+        an end that is still on its way may arrive and the connection be used again.
+        """
 
 
 class Backend(Protocol):

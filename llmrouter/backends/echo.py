@@ -77,7 +77,7 @@ class _EchoReply:
     async def read(self) -> bytes:
         return b"".join(self._blocks)
 
-    def close(self) -> None:
+    def close(self, *, abort: bool = True) -> None:  # noqa: ARG002 - there is nothing to abort
         self._blocks.clear()
 
 

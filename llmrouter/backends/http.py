@@ -23,6 +23,10 @@ _HIGH_WATER = 256 * 1024
 """Unread body bytes after which the socket is no longer read; reading resumes when they are taken."""
 
 
+_LINGER_S = 1.0
+"""How long the end of an answer that has been read may take before its connection is dropped."""
+
+
 class HttpClient:
     """Connections to one origin.
 
@@ -42,6 +46,7 @@ class HttpClient:
         self._idle_s = idle_s
         self._max_body_bytes = max_body_bytes
         self._idle: deque[_Connection] = deque()
+        self._closed = False
 
     async def request(
         self, method: bytes, path: bytes, *, headers: bytes, body: bytes, timeouts: Timeouts
@@ -87,7 +92,8 @@ class HttpClient:
             return reply
 
     async def aclose(self) -> None:
-        """Close idle connections; exchanges under way go on."""
+        """Close idle connections; exchanges under way go on, and their connections close when they end."""
+        self._closed = True
         while self._idle:
             self._idle.pop().abort()
 
@@ -114,6 +120,9 @@ class HttpClient:
         return connection
 
     def _keep(self, connection: _Connection) -> None:
+        if self._closed:
+            connection.abort()
+            return
         self._idle.append(connection)
         # The oldest lie at the left; without this they would wait for a burst to be noticed as stale.
         oldest = self._idle[0]
@@ -210,14 +219,17 @@ class HttpReply:
             blocks.append(block)
         return blocks[0] if len(blocks) == 1 else b"".join(blocks)
 
-    def close(self) -> None:
+    def close(self, *, abort: bool = True) -> None:
         if self._closed:
             return
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._connection.finish(self, clean=self._complete)
+        if abort or self._complete or self._fault is not None:
+            self._connection.finish(self, clean=self._complete)
+        else:
+            self._timer = self._loop.call_later(_LINGER_S, self._connection.finish, self)
 
     async def _wait(self) -> None:
         limit = self._total_at
@@ -286,6 +298,9 @@ class HttpReply:
 
     def on_complete(self) -> None:
         self._complete = True
+        if self._closed and self._timer is not None:
+            self._timer.cancel()
+            self._connection.finish(self, clean=True)
 
 
 class _Connection(asyncio.Protocol):
@@ -313,7 +328,7 @@ class _Connection(asyncio.Protocol):
             raise BackendFault(Failure.RESET, "the connection was closed while idle")
         self._transport.write(head + body)
 
-    def finish(self, reply: HttpReply, *, clean: bool) -> None:
+    def finish(self, reply: HttpReply, *, clean: bool = False) -> None:
         """End the exchange: back to the idle ones after a complete response, else abort, which the server notices."""
         if self._reply is not reply:
             return

@@ -11,9 +11,17 @@ from typing import Any
 import orjson
 
 from llmrouter.gateway.fields import REFUSED_IN_ANSWERS
-from llmrouter.types import ChatRequest, Failure
+from llmrouter.types import ChatRequest, Failure, Usage
 
-__all__ = ["Completion", "Refusal", "read_completion", "read_refusal", "refusal_from_error", "retry_after_s"]
+__all__ = [
+    "Completion",
+    "Refusal",
+    "client_usage",
+    "read_completion",
+    "read_refusal",
+    "refusal_from_error",
+    "retry_after_s",
+]
 
 _CONTEXT_WORDS = (
     "context length",
@@ -138,3 +146,13 @@ def read_completion(raw: bytes, request: ChatRequest, *, envelope: Mapping[str, 
         return Refusal(Failure.PROTOCOL, 502, "a choice of the answer has no message", {})
     choices.sort(key=lambda choice: choice.get("index", 0))
     return Completion(body, usage, choices[0]["finish_reason"])
+
+
+def client_usage(raw: Mapping[str, Any] | None, usage: Usage) -> dict[str, Any]:
+    """The `usage` object of the answer: the engine's own with the three required counts, else our estimate."""
+    counted = {
+        "prompt_tokens": usage.input_tokens,
+        "completion_tokens": usage.output_tokens,
+        "total_tokens": usage.input_tokens + usage.output_tokens,
+    }
+    return counted if raw is None else {**counted, **raw}

@@ -67,7 +67,7 @@ class _Template:
 
 
 class StreamRewriter:
-    """Turns the bytes of one upstream chat stream into those of the client's stream.
+    """Turns the bytes of one upstream stream into those of the client's stream.
 
     Feed blocks until `done` or the upstream ends, then ask `end`. Nothing that `feed` returns may be sent before
     `begun`; until then the attempt can still be replaced.
@@ -76,9 +76,12 @@ class StreamRewriter:
         chunk_id, created, model: the client's envelope, the same on every chunk.
         include_usage: whether the client asked for usage.
         n: number of choices.
+        chat: False for `/v1/completions`, whose chunks carry text and no role.
     """
 
-    def __init__(self, *, chunk_id: str, created: int, model: str, include_usage: bool, n: int = 1) -> None:
+    def __init__(
+        self, *, chunk_id: str, created: int, model: str, include_usage: bool, n: int = 1, chat: bool = True
+    ) -> None:
         self.begun = False
         """A content or tool delta, or a finish, has been passed on."""
         self.done = False
@@ -93,12 +96,13 @@ class StreamRewriter:
         """Events with output; an estimate of tokens where an engine reports no usage."""
         self._envelope: dict[str, Any] = {
             "id": chunk_id,
-            "object": "chat.completion.chunk",
+            "object": "chat.completion.chunk" if chat else "text_completion",
             "created": created,
             "model": model,
         }
         self._include_usage = include_usage
         self._n = n
+        self._chat = chat
         self._framer = EventFramer()
         self._template: _Template | None = None
         self._begun: set[int] = set()
@@ -197,7 +201,7 @@ class StreamRewriter:
         index = choice.get("index", 0)
         if not isinstance(index, int) or not 0 <= index < self._n or index in self._finished:
             return []
-        part = self._normalise(choice, index)
+        part = self._normalise(choice, index) if self._chat else _text_part(choice, index)
         if part is None:
             return []
         if index not in self._begun and any(k not in self._begun for k in range(index)):
@@ -213,10 +217,11 @@ class StreamRewriter:
         chunks = []
         if index not in self._begun:
             self._begun.add(index)
-            role = {"role": "assistant", "content": ""}
-            chunks.append({"index": index, "delta": role, "logprobs": None, "finish_reason": None})
+            if self._chat:
+                role = {"role": "assistant", "content": ""}
+                chunks.append({"index": index, "delta": role, "logprobs": None, "finish_reason": None})
         self.begun = True
-        if part["delta"]:
+        if part.get("delta") or part.get("text"):
             self.output_chunks += 1
         finish = part.get("finish_reason")
         if finish is not None:
@@ -275,6 +280,11 @@ class StreamRewriter:
 def error_event(body: dict[str, Any]) -> bytes:
     """The one form in which OpenAI clients notice an error after the stream has begun."""
     return _event(body)
+
+
+def _text_part(choice: dict[str, Any], index: int) -> dict[str, Any] | None:
+    finish = choice.get("finish_reason")
+    return {**choice, "index": index} if choice.get("text") or finish is not None else None
 
 
 def _event(value: dict[str, Any]) -> bytes:

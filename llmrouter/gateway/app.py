@@ -1,0 +1,274 @@
+"""The admin plane: a FastAPI app behind admin-scoped keys, on the data port or on one of its own.
+
+Authentication is a dependency of each route, never derived from the URL or the Host header. Every error has the
+OpenAI shape.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+from fastapi import Depends, FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.exceptions import HTTPException
+
+from llmrouter import __version__
+from llmrouter import config as configuration
+from llmrouter.config import Config, Identifier, RuleConfig
+from llmrouter.errors import InternalError, NotFound, PermissionDenied, RequestError, RouterError, StoreUnavailable
+from llmrouter.gateway.build import check_reload
+from llmrouter.gateway.explaining import explain_request
+from llmrouter.routing.rules import compile_rules
+from llmrouter.routing.versions import RoutingStore
+from llmrouter.tenancy.keys import KeyInfo, KeyStore
+from llmrouter.types import Principal, RoutingVersion, Rule
+
+__all__ = ["AdminContext", "build_admin_app", "version_as_json"]
+
+_RELOAD_S = 15.0
+_log = logging.getLogger("llmrouter.admin")
+
+
+@dataclass(frozen=True)
+class AdminContext:
+    """What the admin routes act on."""
+
+    config: Callable[[], Config]
+    version: Callable[[], int]
+    """Of the configuration in force."""
+    authenticate: Callable[[bytes | None], Principal]
+    path: Path
+    """The store."""
+    pepper: bytes
+    metrics: Callable[[], bytes]
+    config_path: Path
+    reload: Callable[[], None]
+    """Ask for a reload; it takes effect a moment later."""
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class RoutingBody(_Body):
+    """The next routing version."""
+
+    base_version: int
+    """The version this one was made from; publishing fails when it is no longer the current one."""
+    rules: list[RuleConfig]
+    note: Annotated[str, Field(max_length=2000)] = ""
+    dry_run: bool = False
+    """Check only."""
+
+
+class RollbackBody(_Body):
+    to: int
+    base_version: int | None = None
+    note: Annotated[str, Field(max_length=2000)] = ""
+
+
+class ExplainBody(_Body):
+    request: dict[str, Any]
+    """A chat completions body."""
+    headers: dict[str, str] = {}
+    key_id: str | None = None
+    """Whose key; None asks as the caller."""
+
+
+class KeyBody(_Body):
+    tenant_id: Identifier
+    tiers: list[Identifier] | None = None
+    admin: bool = False
+    acl: list[str] = []
+    expires_at: datetime | None = None
+    note: Annotated[str, Field(max_length=500)] = ""
+
+
+def build_admin_app(context: AdminContext) -> FastAPI:
+    """The app with its routes and error shapes."""
+    app = FastAPI(title="llmrouter admin", version=__version__, docs_url=None, redoc_url=None, openapi_url=None)
+    app.state.context = context
+    _add_error_shapes(app)
+    _add_routing(app, context)
+    _add_keys(app, context)
+    _add_operations(app, context)
+    return app
+
+
+def _admin(request: Request) -> Principal:
+    """The principal of an admin-scoped key; every failure is 401 or 403."""
+    values = [value for name, value in request.scope["headers"] if name == b"authorization"]
+    principal: Principal = request.app.state.context.authenticate(values[0] if len(values) == 1 else None)
+    if not principal.admin:
+        raise PermissionDenied("this needs an admin-scoped key")
+    return principal
+
+
+Admin = Annotated[Principal, Depends(_admin)]
+
+
+def _add_routing(app: FastAPI, context: AdminContext) -> None:
+    store = RoutingStore(context.path)
+
+    @app.get("/v1/admin/routing")
+    def current(_: Admin) -> dict[str, Any]:
+        """The routing version in force."""
+        return version_as_json(store.current())
+
+    @app.get("/v1/admin/routing/versions")
+    def history(_: Admin, limit: Annotated[int, Field(ge=1, le=1000)] = 50) -> dict[str, Any]:
+        """Versions, newest first."""
+        return {"versions": [version_as_json(version) for version in store.history(limit)]}
+
+    @app.post("/v1/admin/routing")
+    def publish(body: RoutingBody, admin: Admin) -> dict[str, Any]:
+        """Check the rules and, unless it is a dry run, publish them as the next version."""
+        rules = tuple(Rule(**rule.model_dump()) for rule in body.rules)
+        now = store.current()
+        draft = RoutingVersion(now.version + 1, rules, now.created_at, admin.key_id, body.note, body.base_version)
+        warnings = list(compile_rules(draft, context.config()).warnings)
+        if body.dry_run:
+            return {"dry_run": True, "current_version": now.version, "warnings": warnings, **version_as_json(draft)}
+        done = store.publish(rules, base_version=body.base_version, author=admin.key_id, note=body.note)
+        return {"warnings": warnings, **version_as_json(done)}
+
+    @app.post("/v1/admin/routing/rollback")
+    def rollback(body: RollbackBody, admin: Admin) -> dict[str, Any]:
+        """Publish an earlier version's rules again."""
+        compile_rules(store.get(body.to), context.config())
+        done = store.rollback(body.to, base_version=body.base_version, author=admin.key_id, note=body.note)
+        return version_as_json(done)
+
+    @app.post("/v1/admin/routing/explain")
+    def explain(body: ExplainBody, admin: Admin) -> dict[str, Any]:
+        """Where a request would go, and why."""
+        asker = admin if body.key_id is None else _principal_of(KeyStore(context.path, context.pepper), body.key_id)
+        return explain_request(context.config(), store.current(), body.request, asker, headers=body.headers)
+
+
+def _add_keys(app: FastAPI, context: AdminContext) -> None:
+    store = KeyStore(context.path, context.pepper)
+
+    @app.get("/v1/admin/keys")
+    def list_keys(_: Admin) -> dict[str, Any]:
+        """All keys; of a key's text only its id is known."""
+        return {"keys": [_key_as_json(info) for info in store.list()]}
+
+    @app.post("/v1/admin/keys")
+    def create_key(body: KeyBody, admin: Admin) -> dict[str, Any]:
+        """Make a key whose scopes are within the caller's; its text is shown this once."""
+        known = context.config().tenants
+        if body.tenant_id not in known:
+            raise RequestError(f"no tenant `{body.tenant_id}`; known: {', '.join(known)}", param="tenant_id")
+        text, info = store.create(
+            body.tenant_id,
+            tiers=None if body.tiers is None else frozenset(body.tiers),
+            admin=body.admin,
+            acl=frozenset(body.acl),
+            expires_at=body.expires_at,
+            note=body.note,
+            parent=admin,
+        )
+        return {"key": text, **_key_as_json(info)}
+
+    @app.delete("/v1/admin/keys/{key_id}")
+    def revoke_key(key_id: str, _: Admin) -> dict[str, Any]:
+        """Refuse a key from now on; every worker does within a second."""
+        return _key_as_json(store.revoke(key_id))
+
+
+def _add_operations(app: FastAPI, context: AdminContext) -> None:
+    @app.post("/v1/admin/reload")
+    async def reload(_: Admin) -> dict[str, Any]:
+        """Read the configuration file again; a bad one changes nothing and says why."""
+        check_reload(context.config(), await asyncio.to_thread(configuration.load, context.config_path))
+        before = context.version()
+        context.reload()
+        deadline = asyncio.get_running_loop().time() + _RELOAD_S
+        while context.version() == before:
+            if asyncio.get_running_loop().time() > deadline:
+                raise StoreUnavailable("the reload has not taken effect; the log says why")
+            await asyncio.sleep(0.02)
+        return {"config_version": context.version()}
+
+    @app.get("/v1/admin/openapi.json")
+    def schema(_: Admin) -> dict[str, Any]:
+        """This description."""
+        return app.openapi()
+
+    @app.get("/metrics")
+    def metrics(_: Admin) -> Response:
+        """Prometheus text of all workers."""
+        return Response(context.metrics(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+def _add_error_shapes(app: FastAPI) -> None:
+    @app.exception_handler(RouterError)
+    async def own(_: Request, error: RouterError) -> JSONResponse:
+        return _error(error)
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
+        first = error.errors()[0]
+        param = ".".join(str(part) for part in first["loc"] if part != "body")
+        return _error(RequestError(f"`{param}`: {first['msg']}", param=param or None))
+
+    @app.exception_handler(HTTPException)
+    async def http(request: Request, error: HTTPException) -> JSONResponse:
+        if error.status_code in (404, 405):
+            return _error(NotFound(f"no such path: {request.method} {request.scope['path'][:128]}"))
+        return _error(RequestError(str(error.detail)))
+
+    @app.middleware("http")
+    async def last_resort(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
+        try:
+            return await call_next(request)
+        except RouterError as error:
+            return _error(error)
+        except Exception:
+            _log.exception("an admin request failed")
+            return _error(InternalError("an internal error; the log has the details"))
+
+
+def _error(error: RouterError) -> JSONResponse:
+    headers = {"x-should-retry": "true" if error.retryable else "false"}
+    if error.status == 401:
+        headers["www-authenticate"] = "Bearer"
+    return JSONResponse(error.body(), status_code=error.status, headers=headers)
+
+
+def version_as_json(version: RoutingVersion) -> dict[str, Any]:
+    """A routing version as the API and `--json` show it."""
+    return {
+        "version": version.version,
+        "base_version": version.base_version,
+        "created_at": version.created_at.isoformat(),
+        "author": version.author,
+        "note": version.note,
+        "rolled_back_to": version.rolled_back_to,
+        "rules": [_rule_as_json(rule) for rule in version.rules],
+    }
+
+
+def _rule_as_json(rule: Rule) -> dict[str, Any]:
+    fields = {**asdict(rule), "match": dict(rule.match)}
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _key_as_json(info: KeyInfo) -> dict[str, Any]:
+    return {name: sorted(value) if isinstance(value, frozenset) else value for name, value in asdict(info).items()}
+
+
+def _principal_of(store: KeyStore, key_id: str) -> Principal:
+    info = next((info for info in store.list() if info.key_id == key_id), None)
+    if info is None:
+        raise RequestError(f"no key `{key_id[:64]}`", param="key_id")
+    return Principal(info.tenant_id, info.key_id, info.tiers, info.admin, info.acl)

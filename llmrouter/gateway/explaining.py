@@ -1,0 +1,64 @@
+"""Why a request would go where: the same parse, filter and strategy as when serving, without the call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import orjson
+
+from llmrouter.config import Config
+from llmrouter.errors import ConfigError, ModelNotFound
+from llmrouter.gateway.tiers import Tier, tier_models
+from llmrouter.gateway.wire import parse
+from llmrouter.protocols import PlanInput
+from llmrouter.registry import strategy_factory
+from llmrouter.routing.explain import explain
+from llmrouter.routing.intent import label
+from llmrouter.routing.rules import compile_rules
+from llmrouter.routing.strategy import RulesStrategy
+from llmrouter.types import Principal, RoutingVersion
+
+__all__ = ["explain_request"]
+
+
+def explain_request(
+    config: Config,
+    routing: RoutingVersion,
+    body: Mapping[str, Any],
+    principal: Principal,
+    *,
+    headers: Mapping[str, str] | None = None,
+    now: datetime | None = None,
+) -> dict[str, Any]:
+    """Every rule with what held and what did not, the choice, and the fallback chain.
+
+    Raises:
+        RequestError: the request itself would be refused; the error is the one a client would get.
+    """
+    request = parse(
+        "chat",
+        orjson.dumps(dict(body)),
+        {name.lower(): value for name, value in (headers or {}).items()},
+        config.limits,
+        label=lambda text, has_tools: label(text, has_tools=has_tools),
+    )
+    if request.model not in config.tiers:
+        raise ModelNotFound(f"no model `{request.model}`; tiers: {', '.join(config.tiers)}", param="model")
+    tier_config = config.tiers[request.model]
+    strategy = strategy_factory(tier_config.strategy)(request.model, config, compile_rules(routing, config))
+    if not isinstance(strategy, RulesStrategy):
+        raise ConfigError(
+            f"tier {request.model} uses the strategy {tier_config.strategy!r}, which explains nothing yet"
+        )
+    tier = Tier(request.model, tier_models(config, request.model), strategy, clamp=config.limits.clamp_output_tokens)
+    given = PlanInput(
+        request=request,
+        principal=principal,
+        candidates=tier.candidates(request),
+        now=now or datetime.now(UTC),
+        deadline_s=config.server.request_timeout_s,
+    )
+    allowed = principal.may_use(request.model)
+    return {"tier": request.model, "allowed": allowed, **explain(strategy, given).to_dict()}

@@ -1,0 +1,32 @@
+"""The state of pools and replicas as gauge rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from llmrouter.backends.breaker import BreakerState
+from llmrouter.backends.pool import Health, Pool
+
+__all__ = ["pool_gauges"]
+
+_UP = {Health.UP: 1.0, Health.UNKNOWN: 0.5, Health.DOWN: 0.0}
+
+
+def pool_gauges(pools: Iterable[Pool], active: int) -> dict[str, list[list[str | float]]]:
+    """Rows for `llmrouter.gateway.slots.GAUGES`."""
+    rows: dict[str, list[list[str | float]]] = {
+        "llmrouter_pool_in_flight": [],
+        "llmrouter_pool_queued": [],
+        "llmrouter_replica_up": [],
+        "llmrouter_replica_breaker_open": [],
+        "llmrouter_active_requests": [[active]],
+    }
+    for status in (pool.status() for pool in pools):
+        rows["llmrouter_pool_in_flight"].append([status.pool_id, status.in_flight])
+        rows["llmrouter_pool_queued"].append([status.pool_id, status.queued])
+        for replica in status.replicas:
+            labels: list[str | float] = [status.pool_id, replica.name]
+            rows["llmrouter_replica_up"].append([*labels, _UP[replica.health]])
+            is_open = float(replica.breaker is not BreakerState.CLOSED)
+            rows["llmrouter_replica_breaker_open"].append([*labels, is_open])
+    return rows

@@ -1,0 +1,115 @@
+"""The way of one request, as `docs/request-path.md` walks it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from llmrouter.errors import InternalError, RouterError
+from llmrouter.gateway import refuse, wire
+from llmrouter.gateway.answer import Answer
+from llmrouter.gateway.attempt import attempt
+from llmrouter.gateway.exchange import Exchange
+from llmrouter.gateway.run import Run
+from llmrouter.gateway.state import State
+from llmrouter.protocols import Ledger, Plan
+from llmrouter.telemetry.metrics import Metrics
+
+__all__ = ["Pipeline"]
+
+_log = logging.getLogger("llmrouter.gateway")
+
+
+class Pipeline:
+    """Answers requests from one snapshot of state at a time; `state` is replaced as a whole, never edited."""
+
+    def __init__(self, state: State, ledger: Ledger, metrics: Metrics, *, now: Callable[[], float]) -> None:
+        self.state = state
+        self._ledger = ledger
+        self._metrics = metrics
+        self._now = now
+
+    async def handle(self, exchange: Exchange) -> None:
+        """Answer one request; returns when the client has everything, or has gone."""
+        state = self.state
+        try:
+            principal = state.keys.authenticate(exchange.authorization)
+            request = wire.parse(
+                exchange.endpoint, await exchange.body(), exchange.headers, state.config.limits, label=state.label
+            )
+            tier = state.tier(request.model, principal)
+            run = Run.open(
+                request_id=exchange.request_id,
+                request=request,
+                principal=principal,
+                config_version=state.version,
+                longest_s=state.config.server.request_timeout_s,
+                now=self._now,
+            )
+            plan = tier.plan(run)
+        except RouterError as error:
+            self._metrics.refused(error.status, error.code)
+            await exchange.refuse(error)
+            return
+        await self._serve(exchange, state, run, plan)
+
+    async def _serve(self, exchange: Exchange, state: State, run: Run, plan: Plan) -> None:
+        failure: RouterError | None = None
+        ending = None
+        run.decision = plan.decision
+        exchange.describe(run, config_version=state.version)
+        try:
+            answer = await self._answer(state, run, plan)
+            ending = await answer.deliver(run, exchange)
+        except RouterError as error:
+            failure = error
+        except asyncio.CancelledError:
+            run.aborted = exchange.client_gone
+            run.status, run.error_code = (499, "client_cancelled") if run.aborted else (503, "draining")
+            raise
+        except Exception:  # noqa: BLE001 - the outer edge: logged, and never a framework's error to a client
+            _log.exception("request %s failed inside the gateway", run.request_id)
+            failure = InternalError(f"an internal error; the log has it under {run.request_id}")
+        finally:
+            if failure is not None:
+                run.status, run.error_code = failure.status, failure.code
+            failure = await self._record(state, run) or failure
+        if failure is not None or ending is None:
+            await exchange.refuse(failure or InternalError("no answer"))
+        else:
+            await exchange.finish(ending)
+
+    async def _answer(self, state: State, run: Run, plan: Plan) -> Answer:
+        """Drive the plan: give it each outcome, take the answer that it accepts."""
+        steps = plan.steps()
+        try:
+            target = next(steps)
+            while True:
+                route = state.routes[target.model_id]
+                outcome, answer = await attempt(
+                    run, target, route, cache_salt=state.cache_salt(run.principal), now=self._now
+                )
+                try:
+                    target = steps.send(outcome)
+                except StopIteration:
+                    if answer is None:
+                        raise refuse.after(run, outcome) from None
+                    return answer
+                if answer is not None:
+                    answer.discard()
+        finally:
+            steps.close()
+
+    async def _record(self, state: State, run: Run) -> RouterError | None:
+        """Put the call into the books before its end is sent; an answer that cannot be booked is not given."""
+        entry = run.entry(state.prices, state.config.reference_model, self._now())
+        run.cost_usd = entry.cost_usd
+        self._metrics.observe(entry, [name for trial in run.trials for name in trial.alerts])
+        try:
+            await self._ledger.record(entry)
+        except RouterError as error:
+            _log.error("request %s is not in the ledger: %s", run.request_id, error.message)
+            self._metrics.lost(error.code)
+            return error
+        return None

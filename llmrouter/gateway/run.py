@@ -1,0 +1,186 @@
+"""The record of one logical call while it is under way, and the ledger entry it ends as."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+from llmrouter.pricing.book import PriceBook
+from llmrouter.pricing.cost import normalise_usage
+from llmrouter.types import Attempt, ChatRequest, Decision, Failure, LedgerEntry, Principal, Target, Usage
+
+__all__ = ["Run", "Trial", "new_request_id"]
+
+_SENT = frozenset({Failure.TIMEOUT, Failure.RESET, Failure.PROTOCOL, Failure.CANCELLED})
+"""Failures after which the engine may have worked on the prompt."""
+
+
+def new_request_id() -> str:
+    return f"req_{os.urandom(12).hex()}"
+
+
+@dataclass(slots=True)
+class Trial:
+    """One attempt while it is under way."""
+
+    seq: int
+    target: Target
+    request: ChatRequest
+    """As it is sent to this model: the output cap may be clamped."""
+    started: float
+    pool_id: str = ""
+    replica: str = ""
+    queue_s: float = 0.0
+    called: bool = False
+    """The request went out to the replica."""
+    first_output_at: float | None = None
+    ended: float | None = None
+    failure: Failure | None = None
+    status: int = 0
+    usage: Usage = field(default_factory=Usage)
+    committed: bool = False
+    alerts: tuple[str, ...] = ()
+    """Names of usage invariants that the engine broke."""
+
+    def count(self, raw: dict[str, Any] | None, output_chunks: int = 0) -> None:
+        """Take over the engine's usage, or an estimate where it gave none and may have worked."""
+        if raw is not None:
+            self.usage, self.alerts = normalise_usage(raw)
+        elif self.called and (output_chunks or self.failure is None or self.failure in _SENT):
+            self.usage = Usage(
+                input_tokens=self.request.input_tokens_bound(4.0), output_tokens=output_chunks, estimated=True
+            )
+
+
+@dataclass(slots=True)
+class Run:
+    """One logical call from admission to its ledger entry."""
+
+    request_id: str
+    ts: datetime
+    started: float
+    request: ChatRequest
+    principal: Principal
+    config_version: int
+    deadline: float
+    """On the clock of `started`."""
+    decision: Decision | None = None
+    trials: list[Trial] = field(default_factory=list)
+    first_output_at: float | None = None
+    clamped: tuple[int, int] | None = None
+    """Output cap asked for and cap sent."""
+    finish: str | None = None
+    status: int = 200
+    error_code: str | None = None
+    aborted: bool = False
+    cost_usd: Decimal | None = None
+    """Known once the call is in the books."""
+
+    @classmethod
+    def open(
+        cls,
+        *,
+        request_id: str,
+        request: ChatRequest,
+        principal: Principal,
+        config_version: int,
+        longest_s: float,
+        now: Callable[[], float],
+    ) -> Run:
+        started = now()
+        patience = min(longest_s, request.deadline_s or longest_s)
+        return cls(
+            request_id=request_id,
+            ts=datetime.now(UTC),
+            started=started,
+            request=request,
+            principal=principal,
+            config_version=config_version,
+            deadline=started + patience,
+        )
+
+    @property
+    def created(self) -> int:
+        return int(self.ts.timestamp())
+
+    def begin(self, target: Target, now: float) -> Trial:
+        trial = Trial(seq=len(self.trials) + 1, target=target, request=self.request, started=now)
+        self.trials.append(trial)
+        return trial
+
+    def tried_replicas(self, model_id: str) -> list[str]:
+        return [trial.replica for trial in self.trials if trial.replica and trial.target.model_id == model_id]
+
+    def committed(self) -> Trial | None:
+        return next((trial for trial in self.trials if trial.committed), None)
+
+    def overhead_s(self, now: float) -> float:
+        """Time that was ours: neither queueing nor waiting for an engine."""
+        upstream = sum((trial.ended or now) - trial.started for trial in self.trials)
+        return max(now - self.started - upstream, 0.0)
+
+    def entry(self, prices: PriceBook, reference_model: str, now: float) -> LedgerEntry:
+        """Close the books of this call."""
+        attempts = tuple(_attempt(trial, prices, now) for trial in self.trials)
+        winner = self.committed()
+        reference_cost = prices.cost(reference_model, winner.usage) if winner is not None else None
+        decision = self.decision or Decision(strategy="", reason="")
+        usage = Usage()
+        cost = Decimal(0)
+        for attempt in attempts:
+            usage += attempt.usage
+            cost += attempt.cost_usd
+        return LedgerEntry(
+            request_id=self.request_id,
+            ts=self.ts,
+            tenant_id=self.principal.tenant_id,
+            key_id=self.principal.key_id,
+            endpoint=self.request.endpoint,
+            tier=self.request.model,
+            model_id=winner.target.model_id if winner is not None else None,
+            strategy=decision.strategy,
+            reason=winner.target.reason if winner is not None else decision.reason,
+            rule_id=decision.rule_id,
+            routing_version=decision.routing_version,
+            config_version=self.config_version,
+            intent=self.request.intent,
+            tags=self.request.tags,
+            stream=self.request.stream,
+            status=self.status,
+            finish=self.finish,
+            error_code=self.error_code,
+            aborted=self.aborted,
+            usage=usage,
+            cost_usd=cost,
+            reference_model_id=reference_model,
+            reference_cost_usd=reference_cost,
+            queue_s=sum(trial.queue_s for trial in self.trials),
+            ttft_s=self.first_output_at - self.started if self.first_output_at is not None else None,
+            total_s=now - self.started,
+            attempts=attempts,
+        )
+
+
+def _attempt(trial: Trial, prices: PriceBook, now: float) -> Attempt:
+    model_id = trial.target.model_id
+    return Attempt(
+        seq=trial.seq,
+        model_id=model_id,
+        pool_id=trial.pool_id,
+        replica=trial.replica,
+        role=trial.target.role,
+        reason=trial.target.reason,
+        outcome=trial.failure.value if trial.failure is not None else "ok",
+        status=trial.status,
+        usage=trial.usage,
+        cost_usd=prices.cost(model_id, trial.usage),
+        price_id=prices.price(model_id).price_id,
+        queue_s=trial.queue_s,
+        ttft_s=trial.first_output_at - trial.started if trial.first_output_at is not None else None,
+        total_s=(trial.ended or now) - trial.started,
+        committed=trial.committed,
+    )

@@ -1,0 +1,133 @@
+"""A tier as the gateway serves it: the hard capability filter, then the tier's strategy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from llmrouter.config import Config, ModelConfig
+from llmrouter.errors import ContextLengthExceeded, UnsupportedParameter
+from llmrouter.gateway.run import Run
+from llmrouter.protocols import Candidate, Plan, PlanInput, Strategy
+from llmrouter.types import ChatRequest
+
+__all__ = ["Tier", "TierModel", "tier_models"]
+
+_PARAM = {
+    "tools": "tools",
+    "custom_tools": "tools",
+    "allowed_tools": "tool_choice",
+    "vision": "messages",
+    "audio_input": "messages",
+    "files": "messages",
+    "audio_output": "modalities",
+    "json_object": "response_format",
+    "json_schema": "response_format",
+    "logprobs": "logprobs",
+    "n": "n",
+    "reasoning": "reasoning_effort",
+    "web_search": "web_search_options",
+}
+"""Which request field asks for a capability; others are called as their field."""
+
+_WRITES_UP_TO = 4096
+"""Output tokens assumed of a request without a cap at a model without a limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class TierModel:
+    """One model of a tier with what the filter needs."""
+
+    model_id: str
+    role: str
+    model: ModelConfig
+    capabilities: frozenset[str]
+    replicas: int
+
+
+def tier_models(config: Config, tier_id: str) -> tuple[TierModel, ...]:
+    """The models of a tier in fallback order."""
+    models = []
+    for role, model_id in config.tiers[tier_id].roles.items():
+        pool = config.pools[config.pool_of(model_id)]
+        replicas = pool.runner.replicas if pool.runner is not None else max(len(pool.urls), 1)
+        capabilities = config.capabilities_of(model_id)
+        models.append(TierModel(model_id, role, config.models[model_id], capabilities, replicas))
+    return tuple(models)
+
+
+class Tier:
+    """A logical model."""
+
+    def __init__(self, tier_id: str, models: Sequence[TierModel], strategy: Strategy, *, clamp: bool) -> None:
+        self.tier_id = tier_id
+        self.strategy = strategy
+        self._models = models
+        self._clamp = clamp
+
+    def plan(self, run: Run) -> Plan:
+        """Filter by capability and window, then ask the strategy.
+
+        Raises:
+            UnsupportedParameter: no model of the tier can honour some parameter; it is never dropped.
+            ContextLengthExceeded: prompt and output cap fit no model.
+        """
+        given = PlanInput(
+            request=run.request,
+            principal=run.principal,
+            candidates=self.candidates(run.request),
+            now=run.ts,
+            deadline_s=run.deadline - run.started,
+        )
+        return self.strategy.plan(given)
+
+    def candidates(self, request: ChatRequest) -> list[Candidate]:
+        """The models that can honour the whole request, in fallback order."""
+        able = [m for m in self._models if request.needs <= m.capabilities] if request.needs else self._models
+        if not able:
+            raise self._unable(request)
+        fitting = [candidate for model in able if (candidate := self._fit(model, request)) is not None]
+        if not fitting:
+            raise self._too_long(able, request)
+        return fitting
+
+    def _fit(self, given: TierModel, request: ChatRequest) -> Candidate | None:
+        model = given.model
+        window = model.context_window
+        prompt = request.input_tokens_bound(model.bytes_per_token)
+        output = request.max_output_tokens
+        if window is not None:
+            # The bound is conservative, so only a prompt that is certain not to fit (8 bytes a token) is turned away
+            # here; a closer call is the engine's, whose refusal moves the plan to a larger window.
+            if request.input_tokens_bound(8.0) > window:
+                return None
+            if not self._clamp and output is not None and prompt + output > window:
+                return None
+        most = output or model.max_output_tokens or max((window or _WRITES_UP_TO) - prompt, 1)
+        return Candidate(
+            model_id=given.model_id,
+            role=given.role,
+            replicas=given.replicas,
+            input_tokens=prompt,
+            output_tokens=most * request.n,
+            context_window=window,
+        )
+
+    def _unable(self, request: ChatRequest) -> UnsupportedParameter:
+        anywhere: frozenset[str] = frozenset().union(*(model.capabilities for model in self._models))
+        missing = sorted(request.needs - anywhere) or sorted(request.needs)
+        names = ", ".join(missing)
+        what = names if request.needs - anywhere else f"all of {names} together"
+        return UnsupportedParameter(
+            f"no model of tier `{self.tier_id}` supports {what}", param=_PARAM.get(missing[0], missing[0])
+        )
+
+    def _too_long(self, able: Sequence[TierModel], request: ChatRequest) -> ContextLengthExceeded:
+        largest = max(able, key=lambda model: model.model.context_window or 0)
+        prompt = request.input_tokens_bound(largest.model.bytes_per_token)
+        cap = request.max_output_tokens
+        asked = f"about {prompt} prompt tokens" + (f" and {cap} output tokens" if cap else "")
+        return ContextLengthExceeded(
+            f"the request has {asked}; the largest window of tier `{self.tier_id}` is {largest.model.context_window}",
+            param="max_tokens" if cap and not self._clamp else "messages",
+        )
