@@ -233,7 +233,7 @@ def _add_error_shapes(app: FastAPI) -> None:
             return await call_next(request)
         except RouterError as error:
             return _error(error)
-        except Exception:
+        except Exception:  # noqa: BLE001 - the outer edge of the admin plane: logged, and in our error shape
             _log.exception("an admin request failed")
             return _error(InternalError("an internal error; the log has the details"))
 

@@ -196,6 +196,7 @@ class Assembly:
             tiers=tiers,
             routes=routes,
             prices=prices,
+            reference_model=config.reference_model,
             label=_labeller(routing),
             salt_secret=self.pepper,
         )

@@ -103,7 +103,7 @@ class Pipeline:
 
     async def _record(self, state: State, run: Run) -> RouterError | None:
         """Put the call into the books before its end is sent; an answer that cannot be booked is not given."""
-        entry = run.entry(state.prices, state.config.reference_model, self._now())
+        entry = run.entry(state.prices, state.reference_model, self._now())
         run.cost_usd = entry.cost_usd
         self._metrics.observe(entry, [name for trial in run.trials for name in trial.alerts])
         try:

@@ -127,13 +127,13 @@ class Run:
         """Close the books of this call."""
         attempts = tuple(_attempt(trial, prices, now) for trial in self.trials)
         winner = self.committed()
-        reference_cost = prices.cost(reference_model, winner.usage) if winner is not None else None
+        reference_cost = _reference_cost(attempts, prices, reference_model)
         decision = self.decision or Decision(strategy="", reason="")
-        usage = Usage()
-        cost = Decimal(0)
-        for attempt in attempts:
-            usage += attempt.usage
-            cost += attempt.cost_usd
+        if len(attempts) == 1:
+            usage, cost = attempts[0].usage, attempts[0].cost_usd
+        else:
+            usage = sum((attempt.usage for attempt in attempts), Usage())
+            cost = sum((attempt.cost_usd for attempt in attempts), Decimal(0))
         return LedgerEntry(
             request_id=self.request_id,
             ts=self.ts,
@@ -165,6 +165,15 @@ class Run:
         )
 
 
+def _reference_cost(attempts: tuple[Attempt, ...], prices: PriceBook, reference_model: str) -> Decimal | None:
+    """What the tokens of the committed answer cost on the reference model."""
+    for attempt in attempts:
+        if attempt.committed:
+            same = attempt.model_id == reference_model
+            return attempt.cost_usd if same else prices.cost(reference_model, attempt.usage)
+    return None
+
+
 def _attempt(trial: Trial, prices: PriceBook, now: float) -> Attempt:
     model_id = trial.target.model_id
     return Attempt(
@@ -178,7 +187,7 @@ def _attempt(trial: Trial, prices: PriceBook, now: float) -> Attempt:
         status=trial.status,
         usage=trial.usage,
         cost_usd=prices.cost(model_id, trial.usage),
-        price_id=prices.price(model_id).price_id,
+        price_id=prices.price(model_id, trial.usage.input_tokens).price_id,
         queue_s=trial.queue_s,
         ttft_s=trial.first_output_at - trial.started if trial.first_output_at is not None else None,
         total_s=(trial.ended or now) - trial.started,

@@ -44,9 +44,11 @@ class State:
     routes: Mapping[str, ModelRoute]
     """By model id."""
     prices: PriceBook
+    reference_model: str
     label: Labeller | None
     salt_secret: bytes = field(repr=False)
     created: int = field(default_factory=lambda: int(time.time()))
+    _salts: dict[tuple[str, frozenset[str]], str] = field(default_factory=dict, repr=False)
 
     def tier(self, name: str, principal: Principal) -> Tier:
         """The tier a client asked for.
@@ -65,5 +67,9 @@ class State:
 
     def cache_salt(self, principal: Principal) -> str:
         """Separates tenants and ACL scopes in an engine's prefix cache; tells nothing about either."""
-        scope = "\x1f".join((principal.tenant_id, *sorted(principal.acl)))
-        return hmac.new(self.salt_secret, scope.encode(), hashlib.sha256).hexdigest()[:32]
+        known = self._salts.get((principal.tenant_id, principal.acl))
+        if known is None:
+            scope = "\x1f".join((principal.tenant_id, *sorted(principal.acl)))
+            known = hmac.new(self.salt_secret, scope.encode(), hashlib.sha256).hexdigest()[:32]
+            self._salts[principal.tenant_id, principal.acl] = known
+        return known
