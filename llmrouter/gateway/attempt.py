@@ -50,7 +50,9 @@ async def attempt(
     reply: Reply | None = None
     try:
         if target.wait_s > 0:
-            await asyncio.sleep(min(target.wait_s, max(run.deadline - now(), 0.0)))
+            if now() + target.wait_s >= run.deadline:
+                raise BackendFault(Failure.DEADLINE, "the deadline comes before the wait is over")
+            await asyncio.sleep(target.wait_s)
         lease = await _enter(run, trial, route, now)
         left = run.deadline - now()
         if left <= 0:

@@ -26,6 +26,7 @@ from llmrouter.gateway.pipeline import Pipeline
 from llmrouter.gateway.state import Keys, State
 from llmrouter.gateway.tiers import Tier, tier_models
 from llmrouter.gateway.wire import Labeller
+from llmrouter.ledger.prices import keep_prices
 from llmrouter.ledger.sqlite import SqliteLedger
 from llmrouter.pricing.book import PriceBook
 from llmrouter.protocols import Backend, Ledger
@@ -34,7 +35,8 @@ from llmrouter.routing.intent import label
 from llmrouter.routing.rules import RuleSet, compile_rules
 from llmrouter.routing.versions import RoutingStore
 from llmrouter.telemetry.metrics import Metrics
-from llmrouter.tenancy.keys import KeyRing, load_keys, load_pepper
+from llmrouter.tenancy.keys import KeyRing, load_keys
+from llmrouter.tenancy.pepper import load_pepper
 from llmrouter.types import Principal, RoutingVersion, Rule
 
 __all__ = ["Assembly", "RunnerUrls", "prepare_store", "seed_rules"]
@@ -170,6 +172,7 @@ class Assembly:
     def _state(self, config: Config, version: int, routing: RoutingVersion) -> State:
         """Build a snapshot; all that can fail comes before anything that running requests see."""
         prices = PriceBook(config, lambda: datetime.now(UTC))
+        keep_prices(self.path, prices.prices())
         rules = compile_rules(routing, config)
         tiers = self._tiers(config, rules)
         backends = {pool_id: self._open_backends(pool_id, config) for pool_id in config.pools}
@@ -245,12 +248,10 @@ class Assembly:
         while True:
             await asyncio.sleep(_WATCH_S)
             try:
-                counters = await asyncio.to_thread(self._read_store_version)
-                if counters != self._counters:
-                    await self._follow(counters)
+                await self.follow_store()
                 if self._now() - repriced >= _REPRICE_S:
                     repriced = self._now()
-                    await asyncio.to_thread(self.state.prices.refresh)
+                    await asyncio.to_thread(self._reprice, self.state.prices)
                 if self._store_down:
                     _log.warning("the store answers again")
                 self._store_down = False
@@ -260,7 +261,11 @@ class Assembly:
                     _log.error("the store cannot be read, keys and rules stay as they are: %s", error.message)
                 self._store_down = True
 
-    async def _follow(self, counters: dict[str, int]) -> None:
+    async def follow_store(self) -> None:
+        """Take over keys and rules that have changed; raises `StoreUnavailable`."""
+        counters = await asyncio.to_thread(self._read_store_version)
+        if counters == self._counters:
+            return
         keys = await asyncio.to_thread(load_keys, self.path)
         routing = await asyncio.to_thread(self._routing.current)
         self._keys.ring.replace(keys)
@@ -274,6 +279,12 @@ class Assembly:
             )
             _log.info("routing version %d is in force", routing.version)
         self._counters = counters
+
+    def _reprice(self, prices: PriceBook) -> None:
+        changed = prices.refresh()
+        if changed:
+            keep_prices(self.path, prices.prices())
+            _log.info("new prices are in force for %s", ", ".join(changed))
 
     def _read_store_version(self) -> dict[str, int]:
         with reading(self.path) as connection:

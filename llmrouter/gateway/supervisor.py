@@ -31,7 +31,8 @@ from llmrouter.gateway.build import check_reload, prepare_store
 from llmrouter.gateway.listen import bind, is_loopback, server, split_address
 from llmrouter.gateway.slots import render_slots
 from llmrouter.gateway.worker import Boot
-from llmrouter.tenancy.keys import KeyRing, load_keys, load_pepper
+from llmrouter.tenancy.keys import KeyRing, load_keys
+from llmrouter.tenancy.pepper import load_pepper
 from llmrouter.types import Principal
 
 __all__ = ["Event", "Supervisor", "check_exposure"]
