@@ -35,7 +35,8 @@ def model(model_id: str, *, usd_in: str = "1", usd_out: str = "2", extra: str = 
 def pool(model_id: str, urls: Iterable[str], *, api: str = "vllm", extra: str = "") -> str:
     """The pool of a model under the model's own name, in TOML; probing is rare so that it does not disturb."""
     listed = ", ".join(f'"{url}"' for url in urls)
-    return f'[pools.{model_id}]\nmodel = "{model_id}"\napi = "{api}"\nurls = [{listed}]\nprobe_interval_s = 3600\n{extra}\n'
+    head = f'[pools.{model_id}]\nmodel = "{model_id}"\napi = "{api}"\nurls = [{listed}]\n'
+    return f"{head}probe_interval_s = 3600\n{extra}\n"
 
 
 def tier(tier_id: str, *, extra: str = "", **roles: str) -> str:

@@ -25,10 +25,12 @@ async def test_a_plain_answer_is_delivered_and_booked(tmp_path: Path):
 
 
 async def test_a_stream_folds_to_the_same_answer_as_the_whole(tmp_path: Path):
-    async with FakeBackend(default=Answer("one two three")) as small:
-        async with running(model("s") + pool("s", [small.url]) + tier("auto", small="s"), tmp_path) as gateway:
-            whole = (await gateway.chat()).json()
-            streamed = await gateway.chat(stream=True, stream_options={"include_usage": True})
+    async with (
+        FakeBackend(default=Answer("one two three")) as small,
+        running(model("s") + pool("s", [small.url]) + tier("auto", small="s"), tmp_path) as gateway,
+    ):
+        whole = (await gateway.chat()).json()
+        streamed = await gateway.chat(stream=True, stream_options={"include_usage": True})
     folded = fold_chunks(parse_sse(streamed.content))
     assert folded["choices"][0]["message"]["content"] == whole["choices"][0]["message"]["content"]
     assert folded["usage"] == whole["usage"]
