@@ -1,0 +1,52 @@
+"""The prices of all configured models, ready for the way of a request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from decimal import Decimal
+
+from llmrouter.config import Config
+from llmrouter.pricing.cost import cost_usd
+from llmrouter.pricing.table import PriceLadder, resolve_ladder
+from llmrouter.types import Price, Usage
+
+__all__ = ["PriceBook"]
+
+
+class PriceBook:
+    """Prices that were looked up beforehand; asking for one is a dictionary access.
+
+    `refresh` looks up again; call it every minute or so, because prices change with the day and, at some providers,
+    with the hour. A new configuration gets a new book.
+    """
+
+    def __init__(self, config: Config, clock: Callable[[], datetime]) -> None:
+        self._config = config
+        self._clock = clock
+        self._ladders = self._resolve(clock())
+
+    def price(self, model_id: str, input_tokens: int = 0) -> Price:
+        """The price of a call with that many input tokens; only models with long-context prices mind the number."""
+        return self._ladders[model_id].price(input_tokens)
+
+    def cost(self, model_id: str, usage: Usage) -> Decimal:
+        """What a usage costs on a configured model."""
+        return cost_usd(self._ladders[model_id].price(usage.input_tokens), usage)
+
+    def prices(self) -> tuple[Price, ...]:
+        """Every price that may now be used, to be kept with the books."""
+        return tuple(price for ladder in self._ladders.values() for _, price in ladder.steps)
+
+    def refresh(self, now: datetime | None = None) -> tuple[str, ...]:
+        """Look all prices up for this moment and swap them in at once; returns the models whose price changed.
+
+        The first look-up takes a second, later ones some microseconds a model.
+        """
+        fresh = self._resolve(self._clock() if now is None else now)
+        changed = tuple(model_id for model_id in fresh if fresh[model_id] != self._ladders[model_id])
+        self._ladders = fresh
+        return changed
+
+    def _resolve(self, at: datetime) -> Mapping[str, PriceLadder]:
+        return {model_id: resolve_ladder(model_id, model, at) for model_id, model in self._config.models.items()}
