@@ -1,0 +1,89 @@
+"""The queue in front of a pool: first come, first served, bounded."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Collection
+
+from llmrouter.backends.replica import Lease
+from llmrouter.errors import NoCapacity
+
+__all__ = ["WaitQueue", "Waiter"]
+
+
+class Waiter:
+    """A request that waits for a slot, with what the pool must know to choose a replica for it.
+
+    It is answered once, with a lease or with the error to raise. The error travels as a value, so a waiter that was
+    cancelled at the same moment leaves no exception that nobody fetches.
+    """
+
+    __slots__ = ("_answer", "affinity", "exclude", "since")
+
+    def __init__(self, affinity: int | None, exclude: Collection[str], since: float) -> None:
+        self.affinity = affinity
+        self.exclude = exclude
+        self.since = since
+        self._answer: asyncio.Future[Lease | NoCapacity] = asyncio.get_running_loop().create_future()
+
+    @property
+    def settled(self) -> bool:
+        """Answered already, or cancelled by its task."""
+        return self._answer.done()
+
+    def answer(self, answer: Lease | NoCapacity) -> None:
+        if not self._answer.done():
+            self._answer.set_result(answer)
+
+    async def wait(self) -> Lease:
+        """The lease, as soon as it is given. A cancelled wait loses no slot.
+
+        Raises:
+            NoCapacity: the pool gave up on this waiter.
+        """
+        try:
+            answer = await self._answer
+        except asyncio.CancelledError:
+            self._give_back()
+            raise
+        if isinstance(answer, NoCapacity):
+            raise answer
+        return answer
+
+    def _give_back(self) -> None:
+        """A lease may have been granted between the cancellation and its arrival here."""
+        if not self._answer.cancelled() and isinstance(granted := self._answer.result(), Lease):
+            granted.release()
+
+
+class WaitQueue:
+    """Who is served next. The pool only joins, pops and leaves, so another order is another class of this shape."""
+
+    __slots__ = ("_waiters", "limit")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._waiters: OrderedDict[Waiter, None] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._waiters)
+
+    def join(self, waiter: Waiter) -> bool:
+        """Add at the end; False when the queue is full."""
+        if len(self._waiters) >= self.limit:
+            return False
+        self._waiters[waiter] = None
+        return True
+
+    def pop(self) -> Waiter | None:
+        """Take out whoever is next and still waits."""
+        while self._waiters:
+            waiter, _ = self._waiters.popitem(last=False)
+            if not waiter.settled:
+                return waiter
+        return None
+
+    def leave(self, waiter: Waiter) -> None:
+        """Take out one waiter, wherever it stands; harmless when it is out already."""
+        self._waiters.pop(waiter, None)
