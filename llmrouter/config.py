@@ -70,7 +70,8 @@ CAPABILITIES = frozenset(
 
 _ENGINE_CAPABILITIES = {
     "vllm": frozenset({"json_object", "json_schema", "logprobs", "n", "engine_fields", "completions"}),
-    "llama_cpp": frozenset({"json_object", "json_schema", "logprobs", "n", "engine_fields", "completions"}),
+    # No "n": llama.cpp's server reports the usage of one choice only, and the books must be true.
+    "llama_cpp": frozenset({"json_object", "json_schema", "logprobs", "engine_fields", "completions"}),
     "openai": frozenset({"tools", "json_object", "json_schema", "logprobs", "n"}),
     "echo": frozenset({"json_object", "logprobs", "n"}),
 }
