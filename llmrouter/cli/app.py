@@ -1,0 +1,105 @@
+"""Puts the commands together and turns our errors into lines on standard error and an exit code.
+
+Exit codes: 0 done, 1 a check failed or something needed is down, 2 wrong use or wrong configuration.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from llmrouter.cli import config, doctor, init, keys, rules, serve
+from llmrouter.cli.output import complain
+from llmrouter.errors import RouterError
+
+__all__ = ["build_app", "main"]
+
+_DEBUG = "--debug"
+
+
+def build_app() -> typer.Typer:
+    """The whole command line."""
+    app = _group(None, "Route each request to the cheapest model that is good enough, and prove what that saved.")
+    app.callback()(_global_options)
+    app.command("init", short_help="Write a commented configuration file.", epilog=init.EXAMPLE)(init.init)
+    app.command("serve", short_help="Start the gateway.", epilog=serve.EXAMPLE)(serve.serve)
+    app.command("doctor", short_help="Check machine, store and replicas.", epilog=doctor.EXAMPLE)(doctor.doctor)
+    app.add_typer(_keys())
+    app.add_typer(_rules())
+    app.add_typer(_config())
+    return app
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run one command and leave the process with its exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        build_app()(args=given, prog_name="llmrouter")
+    except RouterError as error:
+        if _DEBUG in given:
+            traceback.print_exc()
+        complain(error.message)
+        sys.exit(error.exit_code)
+
+
+def _global_options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=lambda wanted: _show_version(wanted), is_eager=True, help="Show the version."
+        ),
+    ] = False,
+    debug: Annotated[bool, typer.Option(_DEBUG, help="Show where an error comes from.")] = False,
+) -> None:
+    """Options of every command; `main` itself acts on `--debug`."""
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from llmrouter import __version__
+
+        typer.echo(f"llmrouter {__version__}")
+        raise typer.Exit
+
+
+def _group(name: str | None, summary: str) -> typer.Typer:
+    # Plain help: markup would load rich on every start.
+    return typer.Typer(
+        name=name,
+        help=summary,
+        no_args_is_help=True,
+        add_completion=name is None,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    )
+
+
+def _keys() -> typer.Typer:
+    group = _group("keys", "Create, list and revoke API keys.")
+    group.command("create", short_help="Make an API key and print it.", epilog=keys.CREATE_EXAMPLE)(keys.create)
+    group.command("list", short_help="List all keys.", epilog=keys.LIST_EXAMPLE)(keys.list_keys)
+    group.command("revoke", short_help="Refuse a key from now on.", epilog=keys.REVOKE_EXAMPLE)(keys.revoke)
+    return group
+
+
+def _rules() -> typer.Typer:
+    group = _group("rules", "Show, publish, roll back and explain routing rules.")
+    group.command("list", short_help="Show rules in force, or versions.", epilog=rules.LIST_EXAMPLE)(rules.list_rules)
+    group.command("apply", short_help="Publish rules.", epilog=rules.APPLY_EXAMPLE)(rules.apply)
+    group.command("rollback", short_help="Publish an earlier version again.", epilog=rules.ROLLBACK_EXAMPLE)(
+        rules.rollback
+    )
+    group.command("explain", short_help="Show where a request would go.", epilog=rules.EXPLAIN_EXAMPLE)(rules.explain)
+    return group
+
+
+def _config() -> typer.Typer:
+    group = _group("config", "Check a configuration file and show what it comes to.")
+    group.command("check", short_help="Check a file.", epilog=config.CHECK_EXAMPLE)(config.check)
+    group.command("explain", short_help="Show values and their origin.", epilog=config.EXPLAIN_EXAMPLE)(config.explain)
+    return group

@@ -1,0 +1,88 @@
+"""The store: can it be written, is its schema this release's, are there keys, do its rules fit the configuration."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+
+from llmrouter.cli.checkup.finding import Finding, fail, info, ok, warning
+from llmrouter.config import Config
+from llmrouter.database import open_database, store_errors, writing
+from llmrouter.errors import RouterError
+from llmrouter.routing.rules import compile_rules
+from llmrouter.routing.versions import RoutingStore
+from llmrouter.schema import migration_names, migrations
+from llmrouter.tenancy.keys import load_keys, load_pepper
+
+__all__ = ["check_store"]
+
+
+def check_store(config: Config, path: Path) -> Iterator[Finding]:
+    """Look at the database without changing it; one that is not there is only said to be."""
+    if not path.exists():
+        yield _future(path)
+        return
+    try:
+        with writing(path):
+            pass
+        yield ok("store", "writable", str(path))
+        schema = _schema(path)
+        yield schema
+        if schema.status != "ok":
+            return
+        yield _pepper(config, path)
+        yield _keys(path)
+        yield _rules(config, path)
+    except RouterError as error:
+        yield fail("store", "usable", error.message)
+
+
+def _future(path: Path) -> Finding:
+    if not path.parent.is_dir():
+        return fail("store", "writable", f"the folder {path.parent} does not exist; create it")
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        return fail("store", "writable", f"nothing may be written into {path.parent}")
+    return info("store", "writable", f"{path} does not exist yet; the first start makes it")
+
+
+def _schema(path: Path) -> Finding:
+    from sqlite_utils import Database
+
+    with store_errors(path), closing(open_database(path, read_only=True)) as connection:
+        database = Database(connection, execute_plugins=False)
+        applied = [done.name for done in migrations().applied(database)]
+    newer = [name for name in applied if name not in migration_names()]
+    pending = [name for name in migration_names() if name not in applied]
+    if newer:
+        return fail("store", "schema", f"was migrated by a newer llmrouter ({', '.join(newer)})")
+    if pending:
+        return info("store", "schema", f"the next start migrates it: {', '.join(pending)}")
+    return ok("store", "schema", applied[-1])
+
+
+def _pepper(config: Config, path: Path) -> Finding:
+    if config.store.secret is None and not path.with_name(f"{path.name}.secret").exists() and not load_keys(path):
+        return info("store", "secret", "is made with the first key")
+    load_pepper(config.store, path)
+    return ok("store", "secret", "there")
+
+
+def _keys(path: Path) -> Finding:
+    now = datetime.now(UTC)
+    keys = load_keys(path)
+    active = [key for key in keys if key.info.expires_at is None or key.info.expires_at > now]
+    if not active:
+        return warning("store", "keys", "there is none that works; `llmrouter keys create` makes one")
+    admins = sum(key.info.admin for key in active)
+    return ok("store", "keys", f"{len(active)} active, {admins} of them with admin scope")
+
+
+def _rules(config: Config, path: Path) -> Finding:
+    current = RoutingStore(path).current()
+    warnings = compile_rules(current, config).warnings
+    if warnings:
+        return warning("store", "rules", f"version {current.version}: {'; '.join(warnings)}")
+    return ok("store", "rules", f"version {current.version}, {len(current.rules)} rules, fits the configuration")

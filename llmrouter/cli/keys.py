@@ -1,0 +1,159 @@
+"""`llmrouter keys`: API keys in the store; a running gateway knows of a change within a second."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from llmrouter.cli.options import ConfigPath, Json, example
+from llmrouter.cli.output import print_json, print_table, say
+from llmrouter.errors import UsageError
+
+if TYPE_CHECKING:
+    from llmrouter.config import Config
+    from llmrouter.tenancy.keys import KeyInfo, KeyStore
+
+__all__ = ["CREATE_EXAMPLE", "LIST_EXAMPLE", "REVOKE_EXAMPLE", "create", "list_keys", "parse_expiry", "revoke"]
+
+CREATE_EXAMPLE = example(
+    'KEY=$(llmrouter keys create --tenant default --expires 90d --note "checkout service")',
+    "llmrouter keys create --tenant default --admin --json",
+)
+LIST_EXAMPLE = example("llmrouter keys list --json")
+REVOKE_EXAMPLE = example("llmrouter keys revoke 3f9c2a71b0d4")
+
+_UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+
+
+def create(
+    tenant: Annotated[str, typer.Option("--tenant", "-t", help="Who pays; one of the configuration's tenants.")],
+    tier: Annotated[list[str] | None, typer.Option(help="Tier it may use; repeat for more. Without: all.")] = None,
+    admin: Annotated[bool, typer.Option("--admin", help="Let it use the admin API too.")] = False,
+    acl: Annotated[
+        list[str] | None, typer.Option(help="Label of what its requests may have seen; repeat for more.")
+    ] = None,
+    expires: Annotated[
+        str | None, typer.Option(metavar="WHEN", help="30d, 12h, 4w, or an ISO date. Without: never.")
+    ] = None,
+    note: Annotated[str, typer.Option(help="What it is for.")] = "",
+    config: ConfigPath = Path("llmrouter.toml"),
+    as_json: Json = False,
+) -> None:
+    """Make an API key and print it: this is the only time that its text can be seen."""
+    from llmrouter.config import load
+    from llmrouter.gateway.build import prepare_store
+
+    loaded = load(config)
+    _check_name("tenant", tenant, loaded.tenants)
+    for name in tier or []:
+        _check_name("tier", name, loaded.tiers)
+    expires_at = None if expires is None else parse_expiry(expires, datetime.now(UTC))
+    prepare_store(loaded)
+    text, info = _store(loaded).create(
+        tenant,
+        tiers=None if not tier else frozenset(tier),
+        admin=admin,
+        acl=frozenset(acl or ()),
+        expires_at=expires_at,
+        note=note,
+    )
+    if as_json:
+        print_json({"key": text, **_as_json(info)})
+        return
+    typer.echo(text)
+    say(f"key {info.key_id} of tenant {tenant}; keep it, it is not shown again")
+
+
+def list_keys(config: ConfigPath = Path("llmrouter.toml"), as_json: Json = False) -> None:
+    """List all keys with their scopes; of a key's text only its id is known."""
+    from llmrouter.config import load
+
+    keys = _store(load(config)).list()
+    if as_json:
+        print_json({"keys": [_as_json(info) for info in keys]})
+        return
+    columns = ("KEY", "TENANT", "STATE", "TIERS", "ADMIN", "ACL", "CREATED", "EXPIRES", "NOTE")
+    print_table(columns, [_row(info, datetime.now(UTC)) for info in keys])
+
+
+def revoke(
+    key_id: Annotated[str, typer.Argument(help="As `keys list` shows it.")],
+    config: ConfigPath = Path("llmrouter.toml"),
+    as_json: Json = False,
+) -> None:
+    """Refuse a key from now on."""
+    from llmrouter.config import load
+
+    info = _store(load(config)).revoke(key_id)
+    if as_json:
+        print_json(_as_json(info))
+    else:
+        say(f"key {info.key_id} of tenant {info.tenant_id} is revoked; every worker knows within a second")
+
+
+def parse_expiry(text: str, now: datetime) -> datetime:
+    """When a key ends: a time from now such as `30d`, or an ISO date or instant (UTC where it names no zone).
+
+    Raises:
+        UsageError: it is neither, or not in the future.
+    """
+    number, unit = text[:-1], text[-1:]
+    try:
+        if unit in _UNITS and number.isascii() and number.isdigit():
+            when = now + timedelta(**{_UNITS[unit]: int(number)})
+        else:
+            when = datetime.fromisoformat(text)
+            when = when if when.tzinfo is not None else when.replace(tzinfo=UTC)
+    except (ValueError, OverflowError):
+        raise UsageError(f"--expires {text!r} is neither a time such as 30d or 12h nor an ISO date") from None
+    if when <= now:
+        raise UsageError(f"--expires {text} is not in the future")
+    return when
+
+
+def _store(config: Config) -> KeyStore:
+    from llmrouter.database import database_path
+    from llmrouter.tenancy.keys import KeyStore, load_pepper
+
+    path = database_path(config.store.url)
+    if not path.exists():
+        raise UsageError(f"there is no store at {path} yet; `llmrouter keys create` makes one")
+    return KeyStore(path, load_pepper(config.store, path))
+
+
+def _check_name(what: str, name: str, known: Any) -> None:
+    import difflib
+
+    if name not in known:
+        close = difflib.get_close_matches(name, list(known), n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
+        raise UsageError(f"no {what} {name!r} in the configuration; {hint}")
+
+
+def _as_json(info: KeyInfo) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    return {name: sorted(value) if isinstance(value, frozenset) else value for name, value in asdict(info).items()}
+
+
+def _row(info: KeyInfo, now: datetime) -> tuple[str, ...]:
+    return (
+        info.key_id,
+        info.tenant_id,
+        _state(info, now),
+        "all" if info.tiers is None else ", ".join(sorted(info.tiers)),
+        "yes" if info.admin else "no",
+        ", ".join(sorted(info.acl)) or "-",
+        f"{info.created_at:%Y-%m-%d}",
+        "never" if info.expires_at is None else f"{info.expires_at:%Y-%m-%d %H:%M}",
+        info.note,
+    )
+
+
+def _state(info: KeyInfo, now: datetime) -> str:
+    if info.revoked_at is not None:
+        return "revoked"
+    return "expired" if info.expires_at is not None and info.expires_at <= now else "active"

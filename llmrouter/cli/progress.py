@@ -1,0 +1,56 @@
+"""Tells of runners while they download, start and restart: lines in a log, one moving line on a terminal."""
+
+from __future__ import annotations
+
+import sys
+from typing import TextIO
+
+from llmrouter.backends.runners.events import RunnerEvent
+
+__all__ = ["RunnerProgress"]
+
+_STEP_PERCENT = 10
+_ERASE_LINE = "\r\x1b[2K"
+
+
+class RunnerProgress:
+    """Called with each `RunnerEvent`; writes to standard error and never blocks on anything else."""
+
+    def __init__(self, out: TextIO | None = None) -> None:
+        self._out = sys.stderr if out is None else out
+        self._terminal = self._out.isatty()
+        self._told: dict[str, tuple[str, int]] = {}
+        self._moving = False
+
+    def __call__(self, event: RunnerEvent) -> None:
+        if event.kind == "downloading":
+            self._download(event)
+            return
+        self._end_moving_line()
+        self._out.write(f"{event.replica}: {event.message}\n")
+        self._out.flush()
+
+    def _download(self, event: RunnerEvent) -> None:
+        percent = 100 * event.done_bytes // event.total_bytes if event.total_bytes else 0
+        text = f"{event.replica}: {event.message}"
+        if event.done_bytes:
+            text += f" {event.done_bytes / 1e6:,.0f} of {event.total_bytes / 1e6:,.0f} MB ({percent} %)"
+        if self._terminal:
+            self._out.write(_ERASE_LINE + text)
+            self._moving = True
+        elif self._is_news(event, percent):
+            self._out.write(text + "\n")
+        self._out.flush()
+
+    def _is_news(self, event: RunnerEvent, percent: int) -> bool:
+        """Without a terminal, each step of ten per cent is told once."""
+        step = (event.message, percent // _STEP_PERCENT)
+        if self._told.get(event.replica) == step:
+            return False
+        self._told[event.replica] = step
+        return True
+
+    def _end_moving_line(self) -> None:
+        if self._moving:
+            self._out.write("\n")
+            self._moving = False
