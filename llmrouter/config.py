@@ -202,6 +202,8 @@ class BreakerConfig(_Section):
 
     failures: Annotated[int, Field(ge=1)] = 5
     window_s: Seconds = 30.0
+    share: Annotated[float, Field(ge=0, le=1)] = 0.2
+    """Least share of the window's calls that must have failed; a busy replica is not shut out for a few of many."""
     open_s: Seconds = 10.0
     """First pause; it doubles with each failed trial call, up to `max_open_s`."""
     max_open_s: Seconds = 120.0

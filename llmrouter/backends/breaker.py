@@ -1,6 +1,6 @@
 """When a replica is left alone and when it is tried again, as a pure state machine.
 
-    closed ── `failures` failures within `window_s`, or a Retry-After ──▶ open
+    closed ── `failures` failures within `window_s` that are `share` of its calls, or a Retry-After ──▶ open
     open ── the pause is over ──▶ half-open: one trial call at a time
     half-open ── success ──▶ closed          half-open ── failure ──▶ open, with a doubled pause
 
@@ -56,6 +56,8 @@ class Breaker:
         "_open_s",
         "_open_until",
         "_pause_s",
+        "_share",
+        "_successes",
         "_trial_until",
         "_window_s",
         "opens",
@@ -68,9 +70,11 @@ class Breaker:
         window_s: float,
         open_s: float,
         max_open_s: float,
+        share: float = 0.0,
         max_retry_after_s: float = MAX_RETRY_AFTER_S,
     ) -> None:
         self._failure_times: deque[float] = deque()
+        self._successes = _RollingCount()
         self._generation = 1
         self._open_until: float | None = None  # None: closed
         self._trial_until: float | None = None  # set while a trial call is under way
@@ -78,11 +82,14 @@ class Breaker:
         self._max_retry_after_s = max_retry_after_s
         self.opens = 0
         """How often it opened or reopened since it was made, for metrics."""
-        self.configure(failures=failures, window_s=window_s, open_s=open_s, max_open_s=max_open_s)
+        self.configure(failures=failures, window_s=window_s, open_s=open_s, max_open_s=max_open_s, share=share)
 
-    def configure(self, *, failures: int, window_s: float, open_s: float, max_open_s: float) -> None:
+    def configure(
+        self, *, failures: int, window_s: float, open_s: float, max_open_s: float, share: float = 0.0
+    ) -> None:
         """Take new settings and keep the state; a pause that has begun runs to its old end."""
         self._failures = failures
+        self._share = share
         self._window_s = window_s
         self._open_s = open_s
         self._max_open_s = max(open_s, max_open_s)
@@ -126,7 +133,10 @@ class Breaker:
 
         A trial's success closes the breaker, unless the replica has meanwhile asked another call for a pause.
         """
-        if permit != self._generation or self._open_until is None:
+        if self._open_until is None:
+            self._successes.add(now, self._window_s)
+            return permit
+        if permit != self._generation:
             return permit
         self._trial_until = None
         self._pause_s = self._open_s
@@ -173,11 +183,15 @@ class Breaker:
         times.append(now)
         while times[0] < now - self._window_s:
             times.popleft()
-        return self._open_s if len(times) >= self._failures else 0.0
+        if len(times) < self._failures:
+            return 0.0
+        calls = len(times) + self._successes.total(now, self._window_s)
+        return self._open_s if len(times) >= self._share * calls else 0.0
 
     def _trip(self, until: float) -> None:
         self._open_until = until
         self._failure_times.clear()
+        self._successes = _RollingCount()
         self._generation += 1
         self.opens += 1
 
@@ -190,3 +204,29 @@ class Breaker:
             return 0.0
         self._pause_s = min(self._pause_s * 2, self._max_open_s)
         return self._pause_s
+
+
+class _RollingCount:
+    """How much happened in the last window: the current slice whole, the one before by the part still in the window."""
+
+    __slots__ = ("_before", "_begun", "_current")
+
+    def __init__(self) -> None:
+        self._begun = 0.0
+        self._current = 0
+        self._before = 0
+
+    def add(self, now: float, window_s: float) -> None:
+        if now - self._begun >= window_s:
+            self._turn(now, window_s)
+        self._current += 1
+
+    def total(self, now: float, window_s: float) -> float:
+        if now - self._begun >= window_s:
+            self._turn(now, window_s)
+        return self._current + self._before * (1 - (now - self._begun) / window_s)
+
+    def _turn(self, now: float, window_s: float) -> None:
+        self._before = self._current if now - self._begun < 2 * window_s else 0
+        self._current = 0
+        self._begun = now

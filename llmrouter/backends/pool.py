@@ -254,12 +254,20 @@ class Pool:
         rules = config.breaker
         if old is None:
             breaker = Breaker(
-                failures=rules.failures, window_s=rules.window_s, open_s=rules.open_s, max_open_s=rules.max_open_s
+                failures=rules.failures,
+                window_s=rules.window_s,
+                open_s=rules.open_s,
+                max_open_s=rules.max_open_s,
+                share=rules.share,
             )
             return Replica(name=backend.name, base_url=base_url, backend=backend, breaker=breaker)
         old.backend = backend
         old.breaker.configure(
-            failures=rules.failures, window_s=rules.window_s, open_s=rules.open_s, max_open_s=rules.max_open_s
+            failures=rules.failures,
+            window_s=rules.window_s,
+            open_s=rules.open_s,
+            max_open_s=rules.max_open_s,
+            share=rules.share,
         )
         return old
 

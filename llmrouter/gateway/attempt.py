@@ -122,6 +122,7 @@ async def _begin_stream(
     if not rewriter.begun:
         reason = rewriter.malformed or "the stream ended before any output"
         return _failed(trial, Refusal(Failure.PROTOCOL, 502, reason, {}), reply, lease, now)
+    lease.confirm()
     trial.first_output_at = run.first_output_at = now()
     answer = StreamAnswer(reply, rewriter, held, trial=trial, lease=lease, now=now, keep_alive_s=route.keep_alive_s)
     return Outcome(trial.target, status=200), answer

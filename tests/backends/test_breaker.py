@@ -406,3 +406,25 @@ class BreakerHistories(RuleBasedStateMachine):
 
 TestBreakerHistories = BreakerHistories.TestCase
 TestBreakerHistories.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+
+
+def test_a_few_failures_among_many_answers_do_not_open_it():
+    """Five failures in 30 s are an outage at one call a second and noise at fifty."""
+    busy = Breaker(failures=5, window_s=30, open_s=10, max_open_s=60, share=0.2)
+    for tick in range(100):
+        busy.record_success(busy.allow(tick * 0.1), tick * 0.1)
+    for _ in range(5):
+        busy.record_failure(busy.allow(10.0), 10.0, Failure.SERVER)
+    assert busy.state(10.0) is BreakerState.CLOSED
+    for _ in range(20):
+        busy.record_failure(busy.allow(11.0), 11.0, Failure.SERVER)
+    assert busy.state(11.0) is BreakerState.OPEN
+
+
+def test_answers_of_long_ago_do_not_keep_it_closed():
+    breaker = Breaker(failures=2, window_s=30, open_s=10, max_open_s=60, share=0.5)
+    for _ in range(100):
+        breaker.record_success(breaker.allow(1.0), 1.0)
+    for _ in range(2):
+        breaker.record_failure(breaker.allow(100.0), 100.0, Failure.SERVER)
+    assert breaker.state(100.0) is BreakerState.OPEN
