@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["EventFramer"]
+__all__ = ["EventFramer", "payload"]
 
 
 class EventFramer:
@@ -18,42 +18,23 @@ class EventFramer:
         self._rest = b""
         self._pending_cr = False
 
-    @property
-    def rest(self) -> bytes:
-        """Bytes of an event that has not ended."""
-        return self._rest
-
-    def push(self, block: bytes) -> list[bytes]:
-        """Payloads of the events that this block completes."""
+    def events(self, block: bytes) -> list[bytes]:
+        """The events that this block completes, as they came, with LF line ends and without the blank line."""
         data = self._unify(block)
         if self._rest:
             data = self._rest + data
         *whole, self._rest = data.split(b"\n\n")
-        return [payload for event in whole if (payload := _payload(event)) is not None]
+        return whole
 
-    def complete_prefix(self, block: bytes) -> bytes | None:
-        """The block up to the last event end, if no byte needs changing; the remainder is kept for later.
-
-        None when the block has a CR and must go through `push`.
-        """
-        if self._pending_cr or b"\r" in block:
-            return None
-        data = self._rest + block if self._rest else block
-        cut = data.rfind(b"\n\n") + 2
-        if cut == 1:
-            self._rest = data
-            return b""
-        if cut == len(data):
-            self._rest = b""
-            return data
-        self._rest = data[cut:]
-        return data[:cut]
+    def push(self, block: bytes) -> list[bytes]:
+        """The payloads of the events that this block completes."""
+        return [data for event in self.events(block) if (data := payload(event)) is not None]
 
     def flush(self) -> list[bytes]:
         """The last event, when the stream ended without a blank line."""
         rest, self._rest = self._rest.rstrip(b"\n"), b""
-        payload = _payload(rest)
-        return [] if payload is None else [payload]
+        data = payload(rest)
+        return [] if data is None else [data]
 
     def _unify(self, block: bytes) -> bytes:
         if self._pending_cr:
@@ -68,7 +49,8 @@ class EventFramer:
         return block.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
 
-def _payload(event: bytes) -> bytes | None:
+def payload(event: bytes) -> bytes | None:
+    """The data of an event, or None when it has none."""
     if event.startswith(b"data: ") and b"\n" not in event:
         return event[6:]
     lines = []

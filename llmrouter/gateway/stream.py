@@ -1,19 +1,18 @@
 """A streamed answer on its way to the client: our envelope, our order, one finish a choice, the truth about its end.
 
-`StreamRewriter` is pure: bytes in, bytes out. Most blocks of a long answer only need their envelope exchanged, which is
-done on the bytes of the whole block at once; an event is parsed only when something in it must be read or changed.
+`StreamRewriter` is pure: bytes in, bytes out. Most events of a long answer differ in their text alone, so what
+surrounds the text is learned from one of them and exchanged on bytes; only other events are parsed.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
 from llmrouter.gateway.deltas import ToolCalls
 from llmrouter.gateway.fields import REFUSED_IN_ANSWERS
-from llmrouter.gateway.sse import EventFramer
+from llmrouter.gateway.sse import EventFramer, payload
 
 __all__ = ["DONE", "KEEP_ALIVE", "StreamRewriter", "error_event"]
 
@@ -21,49 +20,23 @@ DONE = b"data: [DONE]\n\n"
 KEEP_ALIVE = b": keep-alive\n\n"
 
 _ENVELOPE = frozenset(("id", "object", "created", "model", "choices", "usage", "obfuscation"))
-_NULL_USAGE = b'"usage":null,'
+_PROBE = "llmrouter-text-stands-here"
+_LESSONS = 8
+"""How often a stream may change its plain events before each is simply parsed."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Template:
-    """What surrounds `choices` in the plain events of one upstream, and what to put there instead."""
+class _Template(NamedTuple):
+    """What surrounds the text in the plain events of one upstream, and what to put there instead."""
 
     prefix: bytes
+    """All before the text, its opening quote included."""
     suffix: bytes
+    """All behind it, from its closing quote on."""
     our_prefix: bytes
     our_suffix: bytes
-    null_finish: bytes | None
-    """How this upstream writes "no finish yet", or None when it leaves the key out."""
-    usages: int
-    """How often `"usage"` stands in its envelope."""
 
-    def rewrite(self, events: bytes) -> tuple[bytes, int] | None:
-        """Exchange the envelope of every event; None when one of them needs to be read.
 
-        Exact because a raw newline or an unescaped quote cannot stand inside a JSON string, so the prefix (which
-        begins with `data: {"`) and the suffix (which ends with a blank line) match only at the ends of events.
-        """
-        count = events.count(b"\n\n")
-        if not (events.startswith(self.prefix) and events.endswith(self.suffix)):
-            return None
-        if count > 1 and (events.count(self.prefix) != count or events.count(self.suffix) != count):
-            return None
-        if b'"tool_calls"' in events or b'"error"' in events or events.count(b'"usage"') != self.usages * count:
-            return None
-        if self.null_finish is None:
-            if b'"finish_reason"' in events:
-                return None
-        elif events.count(self.null_finish) != count:
-            return None
-        if not events.isascii():
-            try:
-                events.decode()
-            except UnicodeDecodeError:
-                return None
-        if count == 1:
-            middle = events[len(self.prefix) : len(events) - len(self.suffix)]
-            return b"%b%b%b" % (self.our_prefix, middle, self.our_suffix), 1
-        return events.replace(self.prefix, self.our_prefix).replace(self.suffix, self.our_suffix), count
+_NONE_YET = _Template(b"", b"", b"", b"")
 
 
 class StreamRewriter:
@@ -104,7 +77,8 @@ class StreamRewriter:
         self._n = n
         self._chat = chat
         self._framer = EventFramer()
-        self._template: _Template | None = None
+        self._template = _NONE_YET
+        self._lessons = _LESSONS
         self._begun: set[int] = set()
         self._finished: dict[int, str] = {}
         self._waiting: dict[int, list[dict[str, Any]]] = {}
@@ -115,23 +89,26 @@ class StreamRewriter:
         """Client bytes for a block of upstream bytes; whole events only."""
         if self.done or self.failed:
             return b""
-        template = self._template
-        if template is not None:
-            events = self._framer.complete_prefix(block)
-            if events is not None:
-                if not events:
-                    return b""
-                rewritten = template.rewrite(events)
-                if rewritten is not None:
-                    self.output_chunks += rewritten[1]
-                    return rewritten[0]
-                # Whole events that need a reader; the framer holds only what comes after them.
-                rest = self._framer.rest
-                self._framer = EventFramer()
-                out = self._read(self._framer.push(events))
-                self._framer.push(rest)
-                return out
-        return self._read(self._framer.push(block))
+        out: list[bytes] = []
+        prefix, suffix, our_prefix, our_suffix = self._template
+        begin, end = len(prefix), -len(suffix)
+        for event in self._framer.events(block):
+            if prefix and event.startswith(prefix) and event.endswith(suffix):
+                text = event[begin:end]
+                # Without a quote and a last backslash it is the inside of one JSON string, whatever it says.
+                if b'"' not in text and not text.endswith(b"\\") and (text.isascii() or _is_utf8(text)):
+                    out += (our_prefix, text, our_suffix)
+                    self.output_chunks += 1
+                    continue
+            data = payload(event)
+            if data is None:
+                continue
+            out.append(self._read(data))
+            if self.failed or self.done:
+                break
+            prefix, suffix, our_prefix, our_suffix = self._template
+            begin, end = len(prefix), -len(suffix)
+        return b"".join(out)
 
     @property
     def failed(self) -> bool:
@@ -144,7 +121,9 @@ class StreamRewriter:
 
     def drain(self) -> bytes:
         """Client bytes of a last event that the upstream did not end with a blank line."""
-        return b"" if self.done or self.failed else self._read(self._framer.flush())
+        if self.done or self.failed:
+            return b""
+        return b"".join([self._read(data) for data in self._framer.flush()])
 
     def end(self, usage: dict[str, Any] | None) -> bytes:
         """The ending of a complete stream: the usage chunk if the client asked for one, then `[DONE]`."""
@@ -152,28 +131,26 @@ class StreamRewriter:
             return DONE
         return _event({**self._envelope, "choices": [], "usage": usage}) + DONE
 
-    def _read(self, payloads: list[bytes]) -> bytes:
-        out: list[bytes] = []
-        for payload in payloads:
-            if payload == b"[DONE]":
-                self.done = True
-                break
-            try:
-                event = orjson.loads(payload)
-            except orjson.JSONDecodeError:
-                event = _lenient(payload)
-            if not isinstance(event, dict):
-                self.malformed = "an event of the stream is not a JSON object"
-                break
-            if event.get("error") is not None or event.get("object") == "error":
-                error = event.get("error", event)
-                self.error = error if isinstance(error, dict) else {"message": str(error)}
-                break
-            chunk = self._chunk(event)
-            if chunk:
-                out.append(chunk)
-                self._learn(event, payload)
-        return b"".join(out)
+    def _read(self, data: bytes) -> bytes:
+        """One event that must be understood, as client events."""
+        if data == b"[DONE]":
+            self.done = True
+            return b""
+        try:
+            event = orjson.loads(data)
+        except orjson.JSONDecodeError:
+            event = _lenient(data)
+        if not isinstance(event, dict):
+            self.malformed = "an event of the stream is not a JSON object"
+            return b""
+        if event.get("error") is not None or event.get("object") == "error":
+            error = event.get("error", event)
+            self.error = error if isinstance(error, dict) else {"message": str(error)}
+            return b""
+        chunk = self._chunk(event)
+        if chunk and self._n == 1 and self._lessons:
+            self._learn(event, data)
+        return chunk
 
     def _chunk(self, event: dict[str, Any]) -> bytes:
         """One upstream event as client events."""
@@ -246,40 +223,60 @@ class StreamRewriter:
             return None
         return {**choice, "index": index, "delta": delta, "finish_reason": finish}
 
-    def _learn(self, event: dict[str, Any], payload: bytes) -> None:
-        """Remember the envelope of a plain content event, so that the next ones are exchanged on bytes."""
-        if self._template is not None or self._n != 1 or "obfuscation" in event or event.get("usage") is not None:
+    def _learn(self, event: dict[str, Any], data: bytes) -> None:
+        """Remember what surrounds the text of a plain event, if this is one.
+
+        Plain: one choice with a single piece of text and nothing else that could matter. The guess where the text
+        stands is proven by reading the event with another text put there.
+        """
+        spot = _text_spot(event, chat=self._chat)
+        if spot is None or "obfuscation" in event or not REFUSED_IN_ANSWERS.isdisjoint(event):
             return
-        choices = event.get("choices")
-        if not (isinstance(choices, list) and len(choices) == 1 and choices[0].get("finish_reason") is None):
+        holder, name = spot
+        text = holder[name]
+        quoted = orjson.dumps(text)
+        start = data.rfind(b"%b" % quoted)
+        if quoted[1:-1] != text.encode() or data.count(quoted) != 1:
             return
-        if not REFUSED_IN_ANSWERS.isdisjoint(event) or "tool_calls" in (choices[0].get("delta") or {}):
-            return
-        start = payload.find(b'"choices"')
-        start = payload.find(b"[", start)
-        stop = payload.rfind(b"]") + 1
-        try:
-            if start < 0 or orjson.loads(payload[start:stop]) != choices:
-                return
-        except orjson.JSONDecodeError:
+        self._lessons -= 1
+        prefix, suffix = data[: start + 1], data[start + len(quoted) - 1 :]
+        holder[name] = _PROBE
+        if orjson.loads(prefix + _PROBE.encode() + suffix) != event:
             return
         extras = {k: v for k, v in event.items() if k not in _ENVELOPE}
-        head = orjson.dumps({**self._envelope, **extras})[:-1] + b","
-        middle = payload[start:stop]
-        spelled = [s for s in (b'"finish_reason":null', b'"finish_reason": null') if s in middle]
-        self._template = _Template(
-            prefix=b"data: " + payload[:start],
-            suffix=payload[stop:] + b"\n\n",
-            our_prefix=b"data: " + head + (_NULL_USAGE if self._include_usage else b"") + b'"choices":',
-            our_suffix=b"}\n\n",
-            null_finish=spelled[0] if spelled else None,
-            usages=(payload[:start] + payload[stop:]).count(b'"usage"'),
-        )
+        ours = self._event(extras, event["choices"][0])
+        our_prefix, _, our_suffix = ours.partition(_PROBE.encode())
+        self._template = _Template(b"data: " + prefix, suffix, our_prefix, our_suffix)
 
 
 def error_event(body: dict[str, Any]) -> bytes:
     """The one form in which OpenAI clients notice an error after the stream has begun."""
     return _event(body)
+
+
+def _text_spot(event: dict[str, Any], *, chat: bool) -> tuple[dict[str, Any], str] | None:
+    """Where a plain event holds its one piece of text: the mapping and the key; None when the event is not plain."""
+    choices = event["choices"]
+    if len(choices) != 1 or event.get("usage") is not None:
+        return None
+    choice = choices[0]
+    if choice.get("index", 0) != 0 or choice.get("finish_reason") is not None or choice.get("logprobs"):
+        return None
+    if not chat:
+        return (choice, "text") if choice.get("text") else None
+    delta = choice.get("delta")
+    if not isinstance(delta, dict) or len(delta) != 1:
+        return None
+    ((name, text),) = delta.items()
+    return (delta, name) if isinstance(text, str) and text and name != "role" else None
+
+
+def _is_utf8(text: bytes) -> bool:
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _text_part(choice: dict[str, Any], index: int) -> dict[str, Any] | None:
