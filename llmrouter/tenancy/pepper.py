@@ -1,0 +1,75 @@
+"""The pepper: the secret that key hashes need besides the database."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from contextlib import suppress
+from pathlib import Path
+
+from llmrouter.config import StoreConfig
+from llmrouter.database import reading
+from llmrouter.errors import ConfigError
+
+__all__ = ["load_pepper"]
+
+_SHORTEST_PEPPER = 16
+
+
+def load_pepper(config: StoreConfig, database: Path) -> bytes:
+    """The secret of the key hashes: `store.secret`, else the file `<database>.secret`, made at first use.
+
+    The file appears with its content or not at all, so several processes that start at once agree on one secret.
+
+    Raises:
+        ConfigError: the secret is too short, its file can be read by others, or it is gone although keys exist.
+    """
+    if config.secret is not None:
+        pepper = config.secret.get_secret_value().encode()
+        if len(pepper) < _SHORTEST_PEPPER:
+            raise ConfigError(f"store.secret: too short; use at least {_SHORTEST_PEPPER} random characters")
+        return pepper
+    file = database.with_name(f"{database.name}.secret")
+    try:
+        if not file.exists():
+            _refuse_if_keys_exist(database, file)
+            _create_pepper(file)
+        return _read_pepper(file)
+    except OSError as error:
+        raise ConfigError(f"{file}: cannot be used: {error.strerror}; or set store.secret") from error
+
+
+def _refuse_if_keys_exist(database: Path, file: Path) -> None:
+    if not database.exists():
+        return
+    with reading(database) as connection:
+        tables = connection.execute("SELECT count(*) FROM sqlite_master WHERE name = 'api_keys'").fetchone()[0]
+        keys = connection.execute("SELECT count(*) FROM api_keys").fetchone()[0] if tables else 0
+    if keys and not file.exists():  # asked again: another process may just have made both
+        raise ConfigError(
+            f"{file} is missing but {database.name} holds {keys} keys that only work with it; "
+            "restore the file, or set store.secret to its content"
+        )
+
+
+def _create_pepper(file: Path) -> None:
+    draft = file.with_name(f"{file.name}.{secrets.token_hex(8)}")
+    descriptor = os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(descriptor, "w") as out:
+            out.write(secrets.token_hex(32))
+        # A link appears at once and never replaces another process's file, unlike a rename.
+        with suppress(FileExistsError):
+            os.link(draft, file)
+    finally:
+        draft.unlink()
+
+
+def _read_pepper(file: Path) -> bytes:
+    with file.open("rb") as opened:
+        if os.fstat(opened.fileno()).st_mode & 0o077:
+            raise ConfigError(f"{file}: other users may read it; run `chmod 600 {file}`")
+        pepper = opened.read().strip()
+    if len(pepper) < _SHORTEST_PEPPER:
+        raise ConfigError(f"{file}: too short to be the secret; restore it, or set store.secret")
+    return pepper
