@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from llmrouter.gateway.asgi import Gateway
 from llmrouter.gateway.build import Assembly, prepare_store
 from llmrouter.gateway.listen import bind, server
 from llmrouter.ledger.queries import recent_entries
+from llmrouter.protocols import Ledger
 from llmrouter.telemetry.metrics import render
 from llmrouter.tenancy.keys import KeyStore
 from llmrouter.tenancy.pepper import load_pepper
@@ -94,8 +96,16 @@ class Running:
 
 
 @contextlib.asynccontextmanager
-async def running(text: str, folder: Path, *, with_admin: bool = True) -> AsyncIterator[Running]:
-    """Serve a configuration given as TOML from a folder that holds its store."""
+async def running(
+    text: str, folder: Path, *, with_admin: bool = False, background: bool = False, ledger: Ledger | None = None
+) -> AsyncIterator[Running]:
+    """Serve a configuration given as TOML from a folder that holds its store.
+
+    Args:
+        with_admin: serve the admin plane on the same port.
+        background: probe the pools and follow the store; without it, call `follow_store` where a test needs it.
+        ledger: the books, instead of those in the store.
+    """
     config = anchor_store(parse(text, environ={}), folder)
     store = prepare_store(config)
     keys = KeyStore(store, load_pepper(config.store, store))
@@ -103,7 +113,7 @@ async def running(text: str, folder: Path, *, with_admin: bool = True) -> AsyncI
     key, _ = keys.create(next(iter(config.tenants)))
     config_path = folder / "llmrouter.toml"
     config_path.write_text(text)
-    assembly = Assembly(config)
+    assembly = Assembly(config, ledger=ledger)
 
     def reload() -> None:
         assembly.reload(anchor_store(parse(config_path.read_text(), environ={}), folder), assembly.state.version + 1)
@@ -119,17 +129,38 @@ async def running(text: str, folder: Path, *, with_admin: bool = True) -> AsyncI
         reload=reload,
     )
     gateway = assembly.gateway(build_admin_app(context) if with_admin else None)
+    if background:
+        await assembly.start()
     listener = bind("127.0.0.1:0")
-    uvicorn_server = server(gateway, drain_s=2.0)
-    await assembly.start()
-    serving = asyncio.create_task(uvicorn_server.serve(sockets=[listener]))
     root = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    headers = {"authorization": f"Bearer {key}"}
     try:
-        async with httpx.AsyncClient(base_url=root, headers={"authorization": f"Bearer {key}"}, timeout=20) as http:
+        # Reading the certificates of all authorities would take longer than most tests.
+        async with (
+            _serving(gateway, listener),
+            httpx.AsyncClient(base_url=root, headers=headers, timeout=20, verify=False) as http,
+        ):
             yield Running(config, assembly, gateway, root, store, admin_key, key, http)
     finally:
-        uvicorn_server.should_exit = True
-        await serving
         await gateway.idle(2.0)
         await assembly.aclose()
+
+
+@contextlib.asynccontextmanager
+async def _serving(gateway: Gateway, listener: socket.socket) -> AsyncIterator[None]:
+    """The product's uvicorn without its ticking main loop, which would cost each test 0.2 s."""
+    served = server(gateway, drain_s=2.0)
+    served.config.load()
+    served.lifespan = served.config.lifespan_class(served.config)
+    await served.startup(sockets=[listener])
+    try:
+        yield
+    finally:
+        for each in served.servers:
+            each.close()
+        for connection in list(served.server_state.connections):
+            connection.shutdown()
+        async with asyncio.timeout(5):
+            while served.server_state.tasks:
+                await asyncio.wait(served.server_state.tasks)
         listener.close()
