@@ -100,7 +100,7 @@ class StreamAnswer:
             await client.write(self._held)
             keep_alive = _KeepAlive(client.write, self._keep_alive_s)
             try:
-                while not rewriter.done and not rewriter.failed:
+                while not rewriter.over:
                     block = await next_block()
                     if not block:
                         break

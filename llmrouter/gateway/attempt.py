@@ -112,7 +112,7 @@ async def _begin_stream(
         chat=request.endpoint == "chat",
     )
     held = b""
-    while not rewriter.begun and not rewriter.done and not rewriter.failed:
+    while not rewriter.begun and not rewriter.over:
         block = await reply.next_block()
         held += rewriter.feed(block) if block else rewriter.drain()
         if not block:

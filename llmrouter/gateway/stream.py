@@ -20,6 +20,7 @@ DONE = b"data: [DONE]\n\n"
 KEEP_ALIVE = b": keep-alive\n\n"
 
 _ENVELOPE = frozenset(("id", "object", "created", "model", "choices", "usage", "obfuscation"))
+_QUOTE = ord('"')
 _PROBE = "llmrouter-text-stands-here"
 _LESSONS = 8
 """How often a stream may change its plain events before each is simply parsed."""
@@ -87,7 +88,7 @@ class StreamRewriter:
 
     def feed(self, block: bytes) -> bytes:
         """Client bytes for a block of upstream bytes; whole events only."""
-        if self.done or self.failed:
+        if self.over:
             return b""
         out: list[bytes] = []
         prefix, suffix, our_prefix, our_suffix = self._template
@@ -96,7 +97,7 @@ class StreamRewriter:
             if prefix and event.startswith(prefix) and event.endswith(suffix):
                 text = event[begin:end]
                 # Without a quote and a last backslash it is the inside of one JSON string, whatever it says.
-                if b'"' not in text and not text.endswith(b"\\") and (text.isascii() or _is_utf8(text)):
+                if _QUOTE not in text and not text.endswith(b"\\") and (text.isascii() or _is_utf8(text)):
                     out += (our_prefix, text, our_suffix)
                     self.output_chunks += 1
                     continue
@@ -104,11 +105,16 @@ class StreamRewriter:
             if data is None:
                 continue
             out.append(self._read(data))
-            if self.failed or self.done:
+            if self.over:
                 break
             prefix, suffix, our_prefix, our_suffix = self._template
             begin, end = len(prefix), -len(suffix)
         return b"".join(out)
+
+    @property
+    def over(self) -> bool:
+        """Nothing of what may still come matters."""
+        return self.done or self.failed
 
     @property
     def failed(self) -> bool:
@@ -121,7 +127,7 @@ class StreamRewriter:
 
     def drain(self) -> bytes:
         """Client bytes of a last event that the upstream did not end with a blank line."""
-        if self.done or self.failed:
+        if self.over:
             return b""
         return b"".join([self._read(data) for data in self._framer.flush()])
 
