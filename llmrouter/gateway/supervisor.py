@@ -84,7 +84,7 @@ class Supervisor:
         check_keys(self._config, store)
         loop = asyncio.get_running_loop()
         for signal_number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(signal_number, self._stopping.set)
+            loop.add_signal_handler(signal_number, self.stop)
         loop.add_signal_handler(signal.SIGHUP, self._reloads.put_nowait, None)
         async with contextlib.AsyncExitStack() as stack:
             listener = stack.enter_context(contextlib.closing(bind(self._config.server.listen)))
@@ -107,6 +107,10 @@ class Supervisor:
             self._on_event("draining", {"drain_s": self._config.server.drain_s})
         self._on_event("stopped", {})
         return 0
+
+    def stop(self) -> None:
+        """Drain and leave, as SIGTERM makes it do. Repeatable."""
+        self._stopping.set()
 
     async def _unless_stopped(self, work: asyncio.Future[Any]) -> bool:
         """Wait for work or for a signal; False, with the work cancelled, when the signal came first."""
