@@ -134,4 +134,3 @@ def _totals(row: Sequence[Any]) -> Totals:
     key, *counts = row[:7]
     costs = (from_halves(*row[at : at + 2]) for at in (7, 9, 11))
     return Totals(None if key is None else str(key), *counts, *costs)
-
