@@ -84,6 +84,9 @@ def normalise_usage(raw: Mapping[str, Any] | None) -> tuple[Usage, tuple[str, ..
     """
     if not isinstance(raw, Mapping) or not raw:
         return Usage(), ("missing",)
+    plain = _plain_usage(raw)
+    if plain is not None:
+        return plain, ()
     faults: list[str] = []
     stated_total = _count(raw, faults, "total_tokens")
     output_tokens, reasoning_tokens = _output(raw, faults, stated_total)
@@ -92,6 +95,28 @@ def normalise_usage(raw: Mapping[str, Any] | None) -> tuple[Usage, tuple[str, ..
         faults.append("total_mismatch")
     usage = Usage(input_tokens, cached_tokens, written_tokens, output_tokens, reasoning_tokens)
     return usage, tuple(dict.fromkeys(faults))
+
+
+_PLAIN = frozenset(
+    {"prompt_tokens", "completion_tokens", "total_tokens", "prompt_tokens_details", "completion_tokens_details"}
+)
+
+
+def _plain_usage(raw: Mapping[str, Any]) -> Usage | None:
+    """What most engines send: three counts that add up, at most the cached part beside them. None for all else."""
+    prompt, output, details = raw.get("prompt_tokens"), raw.get("completion_tokens"), raw.get("prompt_tokens_details")
+    if type(prompt) is not int or type(output) is not int or raw.get("total_tokens") != prompt + output:
+        return None
+    if not (0 <= prompt <= MAX_TOKENS and 0 <= output <= MAX_TOKENS) or not _PLAIN.issuperset(raw):
+        return None
+    if raw.get("completion_tokens_details"):
+        return None
+    if not details:
+        return Usage(prompt, 0, 0, output)
+    cached = details.get("cached_tokens", 0) if type(details) is dict and len(details) == 1 else None
+    if type(cached) is not int or not 0 <= cached <= prompt or "cached_tokens" not in details:
+        return None
+    return Usage(prompt, cached, 0, output)
 
 
 def _count(place: Mapping[str, Any], faults: list[str], *names: str) -> int | None:

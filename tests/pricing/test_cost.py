@@ -284,3 +284,17 @@ def test_a_cost_is_at_least_all_tokens_at_the_lowest_rate_and_at_most_at_the_hig
     )
     tokens = usage.input_tokens + usage.output_tokens
     assert tokens * min(all_rates) <= cost_usd(price, usage) * 10**6 <= tokens * max(all_rates)
+
+
+@given(
+    prompt=st.integers(0, 10_000),
+    output=st.integers(0, 10_000),
+    cached=st.none() | st.integers(0, 12_000),
+    total_off=st.sampled_from([0, 0, 0, 1, -1]),
+)
+def test_the_short_way_for_plain_usages_gives_what_the_long_way_gives(prompt, output, cached, total_off):
+    """An unknown key beside the counts means nothing, but sends the object the long way."""
+    raw = {"prompt_tokens": prompt, "completion_tokens": output, "total_tokens": prompt + output + total_off}
+    if cached is not None:
+        raw["prompt_tokens_details"] = {"cached_tokens": cached}
+    assert normalise_usage(raw) == normalise_usage({**raw, "vendor_note": "x"})
