@@ -112,8 +112,9 @@ class HttpClient:
                     lambda: _Connection(self, loop), self._host, self._port, ssl=self._ssl
                 )
         except TimeoutError:
+            # Not TIMEOUT, after which an engine may have worked on the prompt: nothing has been sent.
             raise BackendFault(
-                Failure.TIMEOUT, f"no connection to {self._host}:{self._port} in {connect_s:g} s"
+                Failure.CONNECT, f"no connection to {self._host}:{self._port} in {connect_s:g} s"
             ) from None
         except (OSError, ssl.SSLError) as error:
             raise BackendFault(Failure.CONNECT, f"cannot connect to {self._host}:{self._port}: {error}") from error

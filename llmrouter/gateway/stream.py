@@ -64,6 +64,7 @@ class StreamRewriter:
         """An error object that came inside the stream."""
         self.malformed: str | None = None
         self.usage: dict[str, Any] | None = None
+        self._usage_alone: dict[str, Any] | None = None
         self.finish_reason: str | None = None
         """Of the lowest choice."""
         self.output_chunks = 0
@@ -160,10 +161,9 @@ class StreamRewriter:
 
     def _chunk(self, event: dict[str, Any]) -> bytes:
         """One upstream event as client events."""
-        usage = event.get("usage")
+        usage, choices = event.get("usage"), event.get("choices")
         if isinstance(usage, dict):
-            self.usage = usage
-        choices = event.get("choices")
+            self._note_usage(usage, alone=not choices)
         if not isinstance(choices, list):
             return b""
         ready: list[dict[str, Any]] = []
@@ -174,6 +174,17 @@ class StreamRewriter:
             return b""
         extras = {k: v for k, v in event.items() if k not in _ENVELOPE and k not in REFUSED_IN_ANSWERS}
         return b"".join(self._event(extras, choice) for choice in ready)
+
+    def _note_usage(self, usage: dict[str, Any], *, alone: bool) -> None:
+        """Keep the newest count; chunks of nothing but usage add up, as llama.cpp sends one for each of n choices."""
+        before = self._usage_alone
+        if alone:
+            self._usage_alone = usage
+            if before is not None and self._n > 1:
+                output = int(before.get("completion_tokens") or 0) + int(usage.get("completion_tokens") or 0)
+                total = int(usage.get("prompt_tokens") or 0) + output
+                usage = self._usage_alone = {**usage, "completion_tokens": output, "total_tokens": total}
+        self.usage = usage
 
     def _event(self, extras: dict[str, Any], choice: dict[str, Any]) -> bytes:
         null_usage = {"usage": None} if self._include_usage else {}
