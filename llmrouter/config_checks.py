@@ -36,13 +36,19 @@ def contradictions(config: Config) -> list[str]:
         found += [*_repeated_urls(at, pool), *_hosted_here(at, pool), *_runner_and_model(at, pool, config)]
     for tier_id, tier in config.tiers.items():
         at = f"tiers.{tier_id}"
-        found += [*_missing_fallback(at, tier), *_longer_wait(at, tier, config), *_idle_retries(at, tier, config)]
+        found += [*_missing_fallback(at, tier), *_longer_wait(at, tier, config)]
     return found
 
 
 def oddities(config: Config) -> list[str]:
     """One line each, beginning with the key; empty when there are none."""
-    return [*_late_drain(config), *_idle_queues(config), *_idle_models(config), *_idle_peers(config)]
+    return [
+        *_late_drain(config),
+        *_idle_queues(config),
+        *_idle_models(config),
+        *_idle_peers(config),
+        *_idle_retries(config),
+    ]
 
 
 def _written(section: BaseModel, *names: str) -> list[str]:
@@ -137,21 +143,6 @@ def _missing_fallback(at: str, tier: TierConfig) -> Iterator[str]:
                 yield f"{at}.fallback: names {role}, but the tier has no {role} model"
 
 
-def _idle_retries(at: str, tier: TierConfig, config: Config) -> Iterator[str]:
-    if not _written(tier, "retries"):
-        return
-    for model_id in tier.roles.values():
-        pool = config.pools[config.pool_of(model_id)]
-        replicas = pool.runner.replicas if pool.runner is not None else max(len(pool.urls), 1)
-        most = pool.breaker.failures * replicas
-        if 1 + tier.retries > most:
-            yield (
-                f"{at}.retries: {tier.retries} retries are never all made at {model_id}, because "
-                f"pools.{config.pool_of(model_id)}.breaker.failures = {pool.breaker.failures} with "
-                f"{replicas} replica{'s' * (replicas > 1)} stops the calls after {most}"
-            )
-
-
 def _late_drain(config: Config) -> Iterator[str]:
     server = config.server
     if _written(server, "drain_s") and server.drain_s > server.request_timeout_s:
@@ -179,6 +170,23 @@ def _idle_peers(config: Config) -> Iterator[str]:
     for tier_id, tier in config.tiers.items():
         if tier.peers and tier.strategy == "rules":
             yield f'tiers.{tier_id}.peers: the strategy "rules" asks no peers'
+
+
+def _idle_retries(config: Config) -> Iterator[str]:
+    for tier_id, tier in config.tiers.items():
+        for model_id in tier.roles.values() if _written(tier, "retries") else ():
+            pool_id = config.pool_of(model_id)
+            pool = config.pools[pool_id]
+            most = pool.breaker.failures * _replicas(pool)
+            if 1 + tier.retries > most:
+                yield (
+                    f"tiers.{tier_id}.retries: while pool {pool_id} is down, its breaker stops the calls after {most}, "
+                    f"before all {tier.retries} retries are made"
+                )
+
+
+def _replicas(pool: PoolConfig) -> int:
+    return pool.runner.replicas if pool.runner is not None else max(len(pool.urls), 1)
 
 
 def _models_of(tiers: Iterable[TierConfig]) -> Iterator[str]:

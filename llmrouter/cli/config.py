@@ -40,7 +40,9 @@ def check(config: ConfigPath = Path("llmrouter.toml"), as_json: Json = False) ->
 
 def explain(
     context: typer.Context,
-    key: Annotated[str, typer.Argument(help="Only this key and what is below it, e.g. pools.large.")] = "",
+    key: Annotated[
+        str, typer.Argument(metavar="KEY", help="Only this key and what is below it, e.g. pools.large.")
+    ] = "",
     config: ConfigPath = Path("llmrouter.toml"),
     listen: Listen = None,
     workers: Workers = None,
@@ -74,7 +76,7 @@ def _find(path: Path, errors: list[str], warnings: list[str]) -> None:
     warnings += [f"{path}: {line}" for line in oddities(config)]
     _check_listen(config, str(path), errors)
     _check_prices(config, str(path), errors)
-    _check_rules(config, seed_rules(config), f"{path}: routing", errors, warnings)
+    _check_rules(config, seed_rules(config), f"{path}: routing.", errors, warnings)
     _check_store(config, errors, warnings)
 
 
@@ -109,9 +111,9 @@ def _check_rules(config: Config, rules: Any, at: str, errors: list[str], warning
     try:
         compiled = compile_rules(RoutingVersion(1, tuple(rules), datetime.now(UTC), author=""), config)
     except InvalidRules as error:
-        errors += [f"{at}.{problem}" for problem in error.problems]
+        errors += [f"{at}{problem}" for problem in error.problems]
     else:
-        warnings += [f"{at}.{text}" for text in compiled.warnings]
+        warnings += [f"{at}{text}" for text in compiled.warnings]
 
 
 def _check_store(config: Config, errors: list[str], warnings: list[str]) -> None:

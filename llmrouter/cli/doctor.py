@@ -33,9 +33,13 @@ _ANSWER_S = 60.0
 
 
 def doctor(
-    pool: Annotated[list[str] | None, typer.Option(help="Look at this pool only; repeat for more.")] = None,
+    pool: Annotated[
+        list[str] | None, typer.Option(metavar="ID", help="Look at this pool only; repeat for more.")
+    ] = None,
     gateway: Annotated[str | None, typer.Option(metavar="URL", help="A running gateway to ask as well.")] = None,
-    key: Annotated[str | None, typer.Option(envvar="LLMROUTER_KEY", help="API key for the running gateway.")] = None,
+    key: Annotated[
+        str | None, typer.Option(metavar="KEY", envvar="LLMROUTER_KEY", help="API key for the running gateway.")
+    ] = None,
     config: ConfigPath = Path("llmrouter.toml"),
     as_json: Json = False,
 ) -> None:

@@ -21,6 +21,7 @@ from llmrouter.errors import UsageError
 __all__ = ["Value", "effective_values", "output_cap_field", "select"]
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_SECRET_FLAG = re.compile(r"^--?[\w-]*(key|token|secret|password)[\w-]*", re.IGNORECASE)
 _CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+@")
 _MISSING = object()
 _MASK = "***"
@@ -122,7 +123,23 @@ def _leaf(key: str, value: Any, raw: Any) -> Value:
     names = sorted({name for text in _texts(raw) for name in _VARIABLE.findall(text)})
     if names:
         return Value(key, raw, f"environment {', '.join(names)}")
+    if ".runner.env." in key:
+        return Value(key, _MASK, "file")
+    if key.endswith(".runner.extra_args"):
+        return Value(key, _arguments(value), "file")
     return Value(key, _plain(value), "file")
+
+
+def _arguments(given: Iterable[str]) -> list[str]:
+    """Arguments of a command, without what follows a flag that names a secret."""
+    shown: list[str] = []
+    for argument in given:
+        flag, equals, _ = argument.partition("=")
+        if shown and _SECRET_FLAG.match(shown[-1]) and "=" not in shown[-1]:
+            shown.append(_MASK)
+        else:
+            shown.append(f"{flag}={_MASK}" if equals and _SECRET_FLAG.match(flag) else argument)
+    return shown
 
 
 def _texts(raw: Any) -> Iterator[str]:

@@ -95,7 +95,7 @@ def print_explanation(found: Mapping[str, Any]) -> None:
         ("tier", found["tier"]),
         ("goes to", f"{found['model_id']} ({found['role']})"),
         ("because", found["reason"]),
-        ("then", chain),
+        ("chain", chain),
         ("intent", found["intent"]),
         ("input tokens", f"at most {found['input_tokens']}"),
         ("calls", f"at most {found['max_attempts']}"),

@@ -17,9 +17,9 @@ EXAMPLE = example("llmrouter init", "llmrouter config check")
 
 
 def init(
-    path: Annotated[Path, typer.Argument(help="File to write, or a folder for a file llmrouter.toml.")] = Path(
-        "llmrouter.toml"
-    ),
+    path: Annotated[
+        Path, typer.Argument(metavar="PATH", help="File to write, or a folder for a file llmrouter.toml.")
+    ] = Path("llmrouter.toml"),
     force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
 ) -> None:
     """Write a commented configuration file: two small models on this machine, and how to use your own."""

@@ -29,16 +29,21 @@ _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
 def create(
-    tenant: Annotated[str, typer.Option("--tenant", "-t", help="Who pays; one of the configuration's tenants.")],
-    tier: Annotated[list[str] | None, typer.Option(help="Tier it may use; repeat for more. Without: all.")] = None,
+    tenant: Annotated[
+        str, typer.Option("--tenant", "-t", metavar="ID", help="Who pays; one of the configuration's tenants.")
+    ],
+    tier: Annotated[
+        list[str] | None, typer.Option(metavar="ID", help="Tier it may use; repeat for more. Without: all.")
+    ] = None,
     admin: Annotated[bool, typer.Option("--admin", help="Let it use the admin API too.")] = False,
     acl: Annotated[
-        list[str] | None, typer.Option(help="Label of what its requests may have seen; repeat for more.")
+        list[str] | None,
+        typer.Option(metavar="LABEL", help="Label of what its requests may have seen; repeat for more."),
     ] = None,
     expires: Annotated[
         str | None, typer.Option(metavar="WHEN", help="30d, 12h, 4w, or an ISO date. Without: never.")
     ] = None,
-    note: Annotated[str, typer.Option(help="What it is for.")] = "",
+    note: Annotated[str, typer.Option(metavar="TEXT", help="What it is for.")] = "",
     config: ConfigPath = Path("llmrouter.toml"),
     as_json: Json = False,
 ) -> None:
@@ -80,7 +85,7 @@ def list_keys(config: ConfigPath = Path("llmrouter.toml"), as_json: Json = False
 
 
 def revoke(
-    key_id: Annotated[str, typer.Argument(help="As `keys list` shows it.")],
+    key_id: Annotated[str, typer.Argument(metavar="KEY_ID", help="As `keys list` shows it.")],
     config: ConfigPath = Path("llmrouter.toml"),
     as_json: Json = False,
 ) -> None:

@@ -16,7 +16,9 @@ ConfigPath = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON value instead of text.")]
 Listen = Annotated[str | None, typer.Option("--listen", metavar="HOST:PORT", help="Instead of server.listen.")]
-Workers = Annotated[int | None, typer.Option("--workers", min=1, max=64, help="Instead of server.workers.")]
+Workers = Annotated[
+    int | None, typer.Option("--workers", metavar="N", min=1, max=64, help="Instead of server.workers.")
+]
 
 
 def example(*lines: str) -> str:

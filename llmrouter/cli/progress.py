@@ -34,7 +34,8 @@ class RunnerProgress:
         percent = 100 * event.done_bytes // event.total_bytes if event.total_bytes else 0
         text = f"{event.replica}: {event.message}"
         if event.done_bytes:
-            text += f" {event.done_bytes / 1e6:,.0f} of {event.total_bytes / 1e6:,.0f} MB ({percent} %)"
+            whole = f" of {event.total_bytes / 1e6:,.0f} MB ({percent} %)" if event.total_bytes else " MB"
+            text += f" {event.done_bytes / 1e6:,.0f}{whole}"
         if self._terminal:
             self._out.write(_ERASE_LINE + text)
             self._moving = True

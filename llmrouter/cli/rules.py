@@ -36,7 +36,7 @@ APPLY_EXAMPLE = example(
 ROLLBACK_EXAMPLE = example('llmrouter rules rollback 7 --note "8 sent too much to large"')
 EXPLAIN_EXAMPLE = example('llmrouter rules explain --tier auto --prompt "Fix this stack trace"')
 
-Note = Annotated[str, typer.Option(help="Why, for the history.")]
+Note = Annotated[str, typer.Option(metavar="TEXT", help="Why, for the history.")]
 BaseVersion = Annotated[
     int | None,
     typer.Option(
@@ -47,7 +47,7 @@ BaseVersion = Annotated[
 
 def list_rules(
     history: Annotated[bool, typer.Option("--history", help="List versions instead of rules.")] = False,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many versions.")] = 20,
+    limit: Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="How many versions.")] = 20,
     config: ConfigPath = Path("llmrouter.toml"),
     as_json: Json = False,
 ) -> None:
@@ -73,7 +73,7 @@ def list_rules(
 
 
 def apply(
-    file: Annotated[Path, typer.Argument(help="Rules as TOML or JSON; - reads standard input.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Rules as TOML or JSON; - reads standard input.")],
     base_version: BaseVersion = None,
     note: Note = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and compare only.")] = False,
@@ -108,7 +108,7 @@ def apply(
 
 
 def rollback(
-    version: Annotated[int, typer.Argument(help="The version whose rules come back.")],
+    version: Annotated[int, typer.Argument(metavar="VERSION", help="The version whose rules come back.")],
     note: Note = "",
     base_version: BaseVersion = None,
     config: ConfigPath = Path("llmrouter.toml"),
@@ -134,14 +134,18 @@ def rollback(
 
 def explain(
     tier: Annotated[
-        str | None, typer.Option(help="The tier asked for. Without: the request's, else the only one.")
+        str | None, typer.Option(metavar="ID", help="The tier asked for. Without: the request's, else the only one.")
     ] = None,
-    prompt: Annotated[str | None, typer.Option(help="Text of one user message.")] = None,
+    prompt: Annotated[str | None, typer.Option(metavar="TEXT", help="Text of one user message.")] = None,
     request: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A chat completions body as JSON; - reads standard input.")
     ] = None,
-    tenant: Annotated[str | None, typer.Option(help="Who asks. Without: the configuration's first tenant.")] = None,
-    key_id: Annotated[str | None, typer.Option("--key-id", help="Whose key asks, with its scopes.")] = None,
+    tenant: Annotated[
+        str | None, typer.Option(metavar="ID", help="Who asks. Without: the configuration's first tenant.")
+    ] = None,
+    key_id: Annotated[
+        str | None, typer.Option("--key-id", metavar="KEY_ID", help="Whose key asks, with its scopes.")
+    ] = None,
     header: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="A request header; repeat for more.")
     ] = None,

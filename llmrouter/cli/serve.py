@@ -65,6 +65,9 @@ class _Teller:
     def _listening(self, base_url: str, admin: str | None) -> None:
         say(f"base URL   {base_url}")
         say(f"admin      {admin or base_url.removesuffix('/v1')}/v1/admin (with an admin-scoped key)")
+        tier = next(iter(self._config.tiers))
+        body = f'{{"model": "{tier}", "messages": [{{"role": "user", "content": "Hello"}}]}}'
+        say(f"""try        curl {base_url}/chat/completions -H "Authorization: Bearer $KEY" -d '{body}'""")
         say(f"stop with  Ctrl-C or SIGTERM; SIGHUP reads {self._path} again")
         self._warn_without_keys()
 

@@ -22,7 +22,7 @@ async def check_gateway(
     try:
         live = await client.get(f"{root}/live")
         ready = await client.get(f"{root}/ready")
-    except httpx.HTTPError as error:
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
         yield fail(_SUBJECT, "reachable", f"{root}: {str(error) or type(error).__name__}")
         return
     yield _judged("live", live)
@@ -32,11 +32,13 @@ async def check_gateway(
         return
     headers = {"authorization": f"Bearer {key}"}
     models = await client.get(f"{root}/v1/models", headers=headers)
-    if models.status_code != 200:
-        yield fail(_SUBJECT, "key", f"/v1/models answers {models.status_code}")
+    try:
+        tiers = [str(model["id"]) for model in models.json()["data"]]
+    except (ValueError, KeyError, TypeError):
+        yield fail(_SUBJECT, "tiers", f"/v1/models answers {models.status_code}: {models.text.strip()[:200]}")
         return
-    for model in models.json()["data"]:
-        yield await _tier(f"{root}/v1", model["id"], headers, client, monotonic)
+    for tier in tiers:
+        yield await _tier(f"{root}/v1", tier, headers, client, monotonic)
 
 
 async def _tier(

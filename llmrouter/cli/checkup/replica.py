@@ -100,7 +100,7 @@ class Examiner:
         name = self._subject.name
         try:
             listing = await self._get(f"{self._subject.base_url}/models")
-        except httpx.HTTPError as error:
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
             yield fail(name, "reachable", f"{self._shown_url()}: {_words(error)}")
             return
         yield ok(name, "reachable", self._shown_url())
@@ -274,7 +274,7 @@ class Examiner:
         return str(httpx.URL(self._subject.base_url).copy_with(userinfo=b""))
 
 
-def _words(error: httpx.HTTPError) -> str:
+def _words(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 

@@ -1,0 +1,45 @@
+"""What runners do, in lines for a log and in one moving line for a terminal."""
+
+from __future__ import annotations
+
+import io
+
+from llmrouter.backends.runners.events import RunnerEvent
+from llmrouter.cli.progress import RunnerProgress
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def download(done: int, total: int = 1000) -> RunnerEvent:
+    return RunnerEvent("downloading", "small", "small", "m from the hub", None, done * 1_000_000, total * 1_000_000)
+
+
+def test_a_log_gets_a_line_for_each_tenth_of_a_download():
+    out = io.StringIO()
+    tell = RunnerProgress(out)
+    for done in range(0, 1001, 5):
+        tell(download(done))
+    lines = out.getvalue().splitlines()
+    assert lines[0] == "small: m from the hub"
+    assert lines[1] == "small: m from the hub 100 of 1,000 MB (10 %)"
+    assert lines[-1] == "small: m from the hub 1,000 of 1,000 MB (100 %)"
+    assert len(lines) == 11
+
+
+def test_a_terminal_gets_one_line_that_moves_and_then_ends():
+    out = Terminal()
+    tell = RunnerProgress(out)
+    tell(download(0))
+    tell(download(500))
+    tell(RunnerEvent("ready", "small", "small/0", "ready after 1.2 s", 1.2))
+    assert out.getvalue().count("\n") == 2
+    assert out.getvalue().endswith("(50 %)\nsmall/0: ready after 1.2 s\n")
+
+
+def test_a_download_of_unknown_size_is_told_without_per_cent_of_nothing():
+    out = io.StringIO()
+    RunnerProgress(out)(download(3, 0))
+    assert out.getvalue() == "small: m from the hub 3 MB\n"
