@@ -67,7 +67,9 @@ def test_the_ledger_needs_room(tmp_path: Path, free: int, status: str):
     assert check_disk(tmp_path, free).status == status
 
 
-def secrets(folder: Path, raw: Mapping[str, object], environ: dict[str, str], mode: int = 0o600) -> list[tuple[str, str]]:
+def secrets(
+    folder: Path, raw: Mapping[str, object], environ: dict[str, str], mode: int = 0o600
+) -> list[tuple[str, str]]:
     path = folder / "llmrouter.toml"
     path.touch()
     path.chmod(mode)
