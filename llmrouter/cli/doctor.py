@@ -43,7 +43,7 @@ def doctor(
     config: ConfigPath = Path("llmrouter.toml"),
     as_json: Json = False,
 ) -> None:
-    """Look at this machine, the store and every replica; calls ask for one to sixteen tokens, also of hosted APIs."""
+    """Look at this machine, the store and every replica; calls ask for 4 or 16 tokens, also of hosted APIs."""
     found: list[Finding] = []
 
     def tell(finding: Finding) -> None:

@@ -264,11 +264,16 @@ class Examiner:
         return await self._client.post(f"{self._subject.base_url}{path}", json=body, headers=self._subject.headers)
 
     def _body(self, extra: Mapping[str, Any]) -> dict[str, Any]:
-        # Hosted models that think first may refuse a cap of one token.
-        most = 16 if self._subject.pool.engine == "openai" else 1
-        messages = [{"role": "user", "content": "Say hello."}]
+        body: dict[str, Any] = {
+            "model": self._subject.upstream_model,
+            "messages": [{"role": "user", "content": "Say hello."}],
+        }
         cap = output_cap_field(self._subject.pool)
-        return {"model": self._subject.upstream_model, "messages": messages, cap: most, **extra}
+        if self._subject.pool.engine == "openai":
+            # A model that thinks first may need some tokens for that, and may refuse a temperature.
+            return {**body, cap: 16, **extra}
+        # A first token by chance may be a special one, of which an engine shows neither text nor log-probability.
+        return {**body, cap: 4, "temperature": 0, **extra}
 
     def _shown_url(self) -> str:
         return str(httpx.URL(self._subject.base_url).copy_with(userinfo=b""))

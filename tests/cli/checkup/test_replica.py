@@ -77,12 +77,12 @@ async def test_a_healthy_replica_is_ok_in_everything(api: str):
     )
 
 
-async def test_calls_ask_for_one_token_in_the_field_that_the_engine_takes():
+async def test_calls_ask_for_few_tokens_in_the_field_that_the_engine_takes():
     async with FakeBackend(default=Refuses("max_tokens", GOOD), dialect="openai") as engine:
         assert (await examine(engine, api="openai"))["answers"].status == "ok"
     async with FakeBackend(default=Refuses("max_completion_tokens", GOOD)) as engine:
         assert (await examine(engine))["answers"].status == "ok"
-        assert {call.request.fields["max_tokens"] for call in engine.calls} == {1}
+        assert {call.request.fields["max_tokens"] for call in engine.calls} == {4}
 
 
 async def test_nothing_there_ends_the_examination():
