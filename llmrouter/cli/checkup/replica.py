@@ -6,7 +6,6 @@ A call asks for very few tokens, so it shows whether an engine takes a parameter
 from __future__ import annotations
 
 import email.utils
-import json
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
@@ -15,6 +14,15 @@ from typing import Any
 import httpx
 
 from llmrouter.cli.checkup.finding import Finding, fail, info, ok, warning
+from llmrouter.cli.checkup.reading import (
+    body_of,
+    content_of,
+    error_words,
+    first_choice,
+    has_logprobs,
+    has_usage,
+    object_in,
+)
 from llmrouter.cli.effective import output_cap_field
 from llmrouter.config import Config, PoolConfig
 
@@ -155,7 +163,7 @@ class Examiner:
         if answer.status_code == 200:
             return ok(self._subject.name, "health", "says that it is well")
         if answer.status_code == 503:
-            return fail(self._subject.name, "health", f"not ready: {_error_words(answer)}")
+            return fail(self._subject.name, "health", f"not ready: {error_words(answer)}")
         return warning(self._subject.name, "health", f"/health answers {answer.status_code}, so probes say nothing")
 
     def _listed(self, listing: httpx.Response) -> Finding:
@@ -180,21 +188,21 @@ class Examiner:
         seconds = self._monotonic() - began
         name = self._subject.name
         if answer.status_code == 429:
-            return warning(name, "answers", f"is rate-limited now: {_error_words(answer)}")
+            return warning(name, "answers", f"is rate-limited now: {error_words(answer)}")
         if answer.status_code != 200:
-            return fail(name, "answers", f"{answer.status_code}: {_error_words(answer)}")
-        if not _choice(answer):
+            return fail(name, "answers", f"{answer.status_code}: {error_words(answer)}")
+        if not first_choice(answer):
             return fail(name, "answers", "200, but not a chat completion")
-        if not _has_usage(_json(answer)):
+        if not has_usage(body_of(answer)):
             return warning(name, "answers", f"after {seconds:.2f} s, without usage: the books will hold estimates")
         return ok(name, "answers", f"after {seconds:.2f} s, with usage")
 
     async def _embeddings(self) -> Finding:
         body = {"model": self._subject.upstream_model, "input": "Hello."}
         answer = await self._post("/embeddings", body)
-        if answer.status_code == 200 and isinstance(_json(answer).get("data"), list):
+        if answer.status_code == 200 and isinstance(body_of(answer).get("data"), list):
             return ok(self._subject.name, "answers", "with embeddings")
-        return fail(self._subject.name, "answers", f"{answer.status_code}: {_error_words(answer)}")
+        return fail(self._subject.name, "answers", f"{answer.status_code}: {error_words(answer)}")
 
     async def _stream(self) -> Finding:
         chunks, usage, done = 0, False, False
@@ -205,13 +213,13 @@ class Examiner:
         async with self._client.stream("POST", url, json=self._body(extra), headers=self._subject.headers) as answer:
             if answer.status_code != 200:
                 await answer.aread()
-                return fail(name, "stream", f"{answer.status_code}: {_error_words(answer)}")
+                return fail(name, "stream", f"{answer.status_code}: {error_words(answer)}")
             async for line in answer.aiter_lines():
                 data = line.removeprefix("data:").strip() if line.startswith("data:") else ""
                 done = done or data == "[DONE]"
-                event = _object(data)
+                event = object_in(data)
                 chunks += bool(event.get("choices"))
-                usage = usage or _has_usage(event)
+                usage = usage or has_usage(event)
                 first_s = self._monotonic() - began if first_s is None and chunks else first_s
         if not chunks:
             return fail(name, "stream", "brought no chunk of an answer")
@@ -223,7 +231,7 @@ class Examiner:
 
     async def _log_probabilities(self) -> Finding:
         answer = await self._chat({"logprobs": True, "top_logprobs": 1})
-        found = answer.status_code == 200 and _has_logprobs(_choice(answer))
+        found = answer.status_code == 200 and has_logprobs(first_choice(answer))
         return self._capability("logprobs", found, answer, "gives none although asked")
 
     async def _tools(self) -> Finding:
@@ -232,7 +240,7 @@ class Examiner:
 
     async def _json_schema(self) -> Finding:
         answer = await self._chat({"response_format": _SCHEMA})
-        text = _content(_choice(answer)).lstrip()
+        text = content_of(first_choice(answer)).lstrip()
         honoured = answer.status_code == 200 and (not text or text.startswith("{"))
         return self._capability("json_schema", honoured, answer, "its answer does not begin as an object")
 
@@ -248,7 +256,7 @@ class Examiner:
         if capability in self._subject.capabilities:
             if works:
                 return ok(name, capability, "taken")
-            why = otherwise if answer.status_code == 200 else f"{answer.status_code}: {_error_words(answer)}"
+            why = otherwise if answer.status_code == 200 else f"{answer.status_code}: {error_words(answer)}"
             return fail(name, capability, f"{why}; take it out of models.{model_id}.capabilities, or mend the engine")
         if works:
             return info(name, capability, f"taken, but models.{model_id}.capabilities does not list it")
@@ -281,45 +289,3 @@ class Examiner:
 
 def _words(error: Exception) -> str:
     return str(error) or type(error).__name__
-
-
-def _object(text: str | bytes) -> dict[str, Any]:
-    try:
-        parsed = json.loads(text)
-    except ValueError:
-        return {}
-    return parsed if isinstance(parsed, dict) else {}
-
-
-def _json(answer: httpx.Response) -> dict[str, Any]:
-    return _object(answer.content)
-
-
-def _choice(answer: httpx.Response) -> dict[str, Any]:
-    choices = _json(answer).get("choices")
-    first = choices[0] if isinstance(choices, list) and choices else None
-    return first if isinstance(first, dict) else {}
-
-
-def _content(choice: Mapping[str, Any]) -> str:
-    message = choice.get("message")
-    content = message.get("content") if isinstance(message, dict) else None
-    return content if isinstance(content, str) else ""
-
-
-def _has_usage(body: Mapping[str, Any]) -> bool:
-    usage = body.get("usage")
-    return isinstance(usage, dict) and isinstance(usage.get("prompt_tokens"), int)
-
-
-def _has_logprobs(choice: Mapping[str, Any]) -> bool:
-    logprobs = choice.get("logprobs")
-    return isinstance(logprobs, dict) and bool(logprobs.get("content"))
-
-
-def _error_words(answer: httpx.Response) -> str:
-    """The engine's own words, shortened; error bodies come in several shapes."""
-    body = _json(answer)
-    error = body.get("error", body)
-    message = error.get("message") or error.get("detail") if isinstance(error, dict) else error
-    return str(message or answer.text.strip() or "no message")[:200]
