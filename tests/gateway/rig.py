@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import openai
@@ -13,7 +14,7 @@ from llmrouter.testing import FakeBackend
 from tests.support import Running, model, pool, tier
 from tests.testing.raw import RawClient
 
-__all__ = ["MESSAGES", "ONCE", "PATIENT", "Wire", "named", "one", "port", "request", "sdk", "two"]
+__all__ = ["MESSAGES", "ONCE", "PATIENT", "Wire", "named", "one", "port", "request", "sdk", "two", "until"]
 
 MESSAGES = [{"role": "user", "content": "Hi"}]
 
@@ -73,6 +74,13 @@ def request(
     lines = {"Host": "gateway", "Authorization": f"Bearer {gateway.key}", "Content-Length": str(len(body))}
     head = "".join(f"{name}: {value}\r\n" for name, value in {**lines, **(headers or {})}.items())
     return f"{method} {path} HTTP/1.1\r\n{head}\r\n".encode("latin-1") + body
+
+
+async def until(predicate: Callable[[], bool], timeout_s: float = 5.0) -> None:
+    """Wait until something is so in the gateway, which tells nobody when it changes."""
+    async with asyncio.timeout(timeout_s):
+        while not predicate():
+            await asyncio.sleep(0.002)
 
 
 class Wire(RawClient):
