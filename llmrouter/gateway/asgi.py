@@ -77,18 +77,22 @@ class Gateway:
         exchange = Exchange(endpoint, scope["headers"], receive, send, max_body_bytes=config.limits.max_body_bytes)
         if len(self._active) >= config.server.max_concurrent_requests:
             await exchange.refuse(NoCapacity("this gateway has as many requests as it takes", retry_after_s=1.0))
-            return
-        if self.draining:
-            await exchange.refuse(Draining("this gateway is shutting down", retry_after_s=1.0))
-            return
+        elif self.draining:
+            await exchange.refuse(_draining())
+        else:
+            await self._handle(exchange)
+        await exchange.linger()
+
+    async def _handle(self, exchange: Exchange) -> None:
         task = asyncio.current_task()
         assert task is not None
         self._active.add(task)
         try:
             await self.pipeline.handle(exchange)
         except asyncio.CancelledError:
+            # Cancelled by the client that left, or by a server whose grace time is over.
             if not exchange.client_gone:
-                raise
+                await exchange.refuse(_draining())
         except Exception:  # noqa: BLE001 - the outer edge: logged, and never a framework's error to a client
             _log.exception("request %s failed inside the gateway", exchange.request_id)
             await exchange.refuse(InternalError(f"an internal error; the log has it under {exchange.request_id}"))
@@ -119,9 +123,16 @@ class Gateway:
             await _json(send, 200, found)
         except RouterError as error:
             await exchange.refuse(error)
+            await exchange.linger()
 
     async def _refuse(self, scope: Message, receive: Receive, send: Send, error: RequestError) -> None:
-        await Exchange("chat", scope["headers"], receive, send, max_body_bytes=0).refuse(error)
+        exchange = Exchange("chat", scope["headers"], receive, send, max_body_bytes=0)
+        await exchange.refuse(error)
+        await exchange.linger()
+
+
+def _draining() -> Draining:
+    return Draining("this gateway is shutting down", retry_after_s=1.0)
 
 
 def _no_such_path(path: str, method: str) -> NotFound:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -31,6 +32,8 @@ _STREAM_HEADERS = [
     (b"x-accel-buffering", b"no"),
 ]
 _JSON = (b"content-type", b"application/json")
+_LINGER_S = 5.0
+"""How long an upload may go on that nobody wants to have."""
 
 
 class Exchange:
@@ -60,6 +63,7 @@ class Exchange:
         self._started_at = time.perf_counter()
         self._streaming = False
         self._body_read = False
+        self._lingers = False
         self._run: Run | None = None
         self._versions = (0, 0)
         self._watcher: asyncio.Task[None] | None = None
@@ -131,7 +135,22 @@ class Exchange:
         headers = [*self._own_headers(), *_retry_headers(error)]
         if not self._body_read:
             headers.append((b"connection", b"close"))
+            self._lingers = True
         await self._whole(error.status, orjson.dumps(error.body()), headers)
+
+    async def linger(self) -> None:
+        """After a refusal, let the rest of an unread body go by, for a while.
+
+        A connection that is closed over unread bytes is reset, and a client that was still sending would lose the
+        answer to that reset. Call it when the request counts for nothing any more.
+        """
+        if not self._lingers:
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LINGER_S):
+                while (await self._receive()).get("more_body"):
+                    pass
+        await self._send({"type": "http.response.body", "body": b""})
 
     def close(self) -> None:
         """Stop watching the client."""
@@ -148,7 +167,7 @@ class Exchange:
         self.close()
         headers = [_JSON, (b"content-length", b"%d" % len(body)), *headers]
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
-        await self._send({"type": "http.response.body", "body": body})
+        await self._send({"type": "http.response.body", "body": body, "more_body": self._lingers})
 
     async def _end(self, tail: bytes) -> None:
         self.close()
