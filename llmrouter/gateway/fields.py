@@ -7,6 +7,7 @@ request model (`ChatCompletionRequest` of vLLM 0.32).
 from __future__ import annotations
 
 __all__ = [
+    "ABORTED",
     "CHAT_FIELDS",
     "COMPLETION_FIELDS",
     "EMBEDDING_FIELDS",
@@ -49,3 +50,6 @@ operator lists them in `limits.allow_engine_fields`."""
 
 REFUSED_IN_ANSWERS = frozenset("kv_transfer_params ec_transfer_params timings metrics __verbose".split())
 """Engine internals that never reach a client."""
+
+ABORTED = frozenset(("abort", "error"))
+"""Finish reasons with which vLLM ends an answer that is not complete (shutdown, pause, an error of the engine)."""

@@ -4,58 +4,73 @@ from __future__ import annotations
 
 __all__ = ["EventFramer", "payload"]
 
+_BOM = b"\xef\xbb\xbf"
+
 
 class EventFramer:
-    """Collects blocks of bytes and gives back the data payloads of complete events.
+    """Collects blocks of bytes and gives back whole events, whose lines then end in LF.
 
-    Understands LF, CR and CRLF, comments, several `data:` lines an event, and drops `id:`, `event:` and `retry:` lines,
-    which break OpenAI clients. Reference: WHATWG HTML, "Server-sent events", parsing an event stream.
+    Each byte is looked at and copied a bounded number of times, however the blocks are cut. Reference: WHATWG HTML,
+    "Server-sent events", parsing an event stream.
     """
 
-    __slots__ = ("_pending_cr", "_rest")
+    __slots__ = ("_after_cr", "_rest")
 
     def __init__(self) -> None:
-        self._rest = b""
-        self._pending_cr = False
+        self._rest = bytearray()
+        self._after_cr = False
 
-    def events(self, block: bytes) -> list[bytes]:
-        """The events that this block completes, as they came, with LF line ends and without the blank line."""
-        data = self._unify(block)
-        if self._rest:
-            data = self._rest + data
-        *whole, self._rest = data.split(b"\n\n")
-        return whole
+    @property
+    def pending(self) -> int:
+        """Bytes of an event that has not ended."""
+        return len(self._rest)
 
-    def push(self, block: bytes) -> list[bytes]:
-        """The payloads of the events that this block completes."""
-        return [data for event in self.events(block) if (data := payload(event)) is not None]
+    def push(self, block: bytes) -> bytes:
+        """The events that this block completes, each with its blank line; `b""` when there is none."""
+        if self._after_cr or b"\r" in block:
+            block = self._unify(block)
+        rest = self._rest
+        if rest:
+            searched = len(rest) - 1
+            rest += block
+            end = rest.rfind(b"\n\n", searched) + 2
+            if end == 1:
+                return b""
+            events = bytes(rest[:end])
+            del rest[:end]
+            return events
+        if block.endswith(b"\n\n"):
+            return block
+        end = block.rfind(b"\n\n") + 2
+        if end == 1:
+            rest += block
+            return b""
+        rest += block[end:]
+        return block[:end]
 
-    def flush(self) -> list[bytes]:
-        """The last event, when the stream ended without a blank line."""
-        rest, self._rest = self._rest.rstrip(b"\n"), b""
-        data = payload(rest)
-        return [] if data is None else [data]
+    def flush(self) -> bytes:
+        """The last event, when the stream ended without its blank line."""
+        rest = bytes(self._rest)
+        self._rest.clear()
+        return rest + b"\n\n" if rest else b""
 
     def _unify(self, block: bytes) -> bytes:
-        if self._pending_cr:
-            # A CR that ended the last block: with an LF now it was one line end, else it was one by itself.
-            block = b"\n" + block.removeprefix(b"\n")
-            self._pending_cr = False
+        """The block with LF alone for line ends; a CR counts at once, and an LF in the next block belongs to it."""
+        if self._after_cr and block:
+            block = block.removeprefix(b"\n")
+            self._after_cr = False
         if b"\r" not in block:
             return block
-        if block.endswith(b"\r"):
-            self._pending_cr = True
-            block = block[:-1]
+        self._after_cr = block.endswith(b"\r")
         return block.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
 
 def payload(event: bytes) -> bytes | None:
-    """The data of an event, or None when it has none."""
+    """The data of one event, its lines joined; None when it has none.
+
+    Comments are dropped, and so are `id:`, `event:` and `retry:`, which break OpenAI clients.
+    """
     if event.startswith(b"data: ") and b"\n" not in event:
-        return event[6:]
-    lines = []
-    for line in event.split(b"\n"):
-        if line.startswith(b"data:"):
-            value = line[5:]
-            lines.append(value.removeprefix(b" "))
-    return b"\n".join(lines) if lines else None
+        return event[6:] or None
+    lines = event.removeprefix(_BOM).split(b"\n")
+    return b"\n".join(line[5:].removeprefix(b" ") for line in lines if line.startswith(b"data:")) or None
