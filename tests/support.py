@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,6 +62,8 @@ class Running:
     """A plain key of the tenant `default`."""
     http: httpx.AsyncClient
     """Sends `key` with every request; answers of any status are returned."""
+    reload: Callable[[], None]
+    """Read the configuration file again, as a signal would."""
 
     @property
     def base_url(self) -> str:
@@ -140,7 +142,7 @@ async def running(
             _serving(gateway, listener),
             httpx.AsyncClient(base_url=root, headers=headers, timeout=20, verify=False) as http,
         ):
-            yield Running(config, assembly, gateway, root, store, admin_key, key, http)
+            yield Running(config, assembly, gateway, root, store, admin_key, key, http, reload)
     finally:
         await gateway.idle(2.0)
         await assembly.aclose()

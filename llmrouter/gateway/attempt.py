@@ -50,9 +50,7 @@ async def attempt(
     reply: Reply | None = None
     try:
         if target.wait_s > 0:
-            if now() + target.wait_s >= run.deadline:
-                raise BackendFault(Failure.DEADLINE, "the deadline comes before the wait is over")
-            await asyncio.sleep(target.wait_s)
+            await _pause(target.wait_s, run.deadline, now)
         lease = await _enter(run, trial, route, now)
         left = run.deadline - now()
         if left <= 0:
@@ -83,6 +81,15 @@ async def attempt(
         _ended(trial, Failure.CANCELLED, now)
         _release(lease, reply, Failure.CANCELLED)
         raise
+
+
+async def _pause(wait_s: float, deadline: float, now: Callable[[], float]) -> None:
+    until = now() + wait_s
+    if until >= deadline:
+        raise BackendFault(Failure.DEADLINE, "the deadline comes before the wait is over")
+    # Timers may fire a little early (uvloop's by up to a millisecond), and the replica would not be ready then.
+    while (left := until - now()) > 0:  # noqa: ASYNC110 - it waits for a time, not for an event
+        await asyncio.sleep(left)
 
 
 async def _enter(run: Run, trial: Trial, route: ModelRoute, now: Callable[[], float]) -> Lease:

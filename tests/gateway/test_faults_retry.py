@@ -1,0 +1,318 @@
+"""Faults of retries, cooldowns, slots and overload, through a whole gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import email.utils
+import time
+from collections import Counter
+from pathlib import Path
+
+import httpx
+import pytest
+import uvloop
+
+from llmrouter.backends.breaker import BreakerState
+from llmrouter.errors import ConfigError
+from llmrouter.testing import (
+    Answer,
+    BrokenJson,
+    FakeBackend,
+    Hang,
+    Held,
+    HttpError,
+    NotHttp,
+    Reset,
+    Signal,
+    Step,
+    Text,
+    fold_chunks,
+    parse_sse,
+)
+from tests.gateway.rig import PATIENT, Wire, named, one, two, until
+from tests.support import Running, running
+
+TOUCHY = "breaker.failures = 1\nbreaker.open_s = 10\n"
+"""A pool whose breaker opens with the first failure."""
+
+
+def statuses(gateway: Running, pool: str = "s") -> list[tuple[BreakerState, int]]:
+    return [(replica.breaker, replica.breaker_opens) for replica in gateway.assembly.pools[pool].status().replicas]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("refusal", "status", "seconds"),
+    [
+        (HttpError(429, retry_after_s=7), 429, 7.0),
+        (HttpError(429, retry_after_s=7, retry_after_ms=2500), 429, 2.5),
+        (HttpError(503, retry_after_s=7), 503, 7.0),
+        (HttpError(429, retry_after_s="soon"), 429, 1.0),
+        (HttpError(429), 429, 1.0),
+    ],
+    ids=["seconds", "milliseconds first", "overloaded", "rubbish", "none"],
+)
+async def test_g072_an_engines_retry_after_reaches_the_client_under_its_own_name(
+    tmp_path, refusal, status, seconds, stream
+):
+    async with FakeBackend(refusal) as engine, running(one(engine), tmp_path) as gateway:
+        answer = await gateway.chat(stream=stream)
+    assert answer.status_code == status
+    assert answer.headers["retry-after"] == str(-int(-seconds // 1))
+    assert answer.headers["retry-after-ms"] == str(int(seconds * 1000))
+    assert answer.headers["x-should-retry"] == "true"
+    assert answer.json()["error"]["code"] == ("rate_limit_exceeded" if status == 429 else "no_capacity")
+
+
+async def test_g072_a_retry_after_that_is_a_date_reaches_the_client_as_seconds(tmp_path):
+    date = email.utils.formatdate(time.time() + 50, usegmt=True)
+    async with FakeBackend(HttpError(429, retry_after_s=date)) as engine, running(one(engine), tmp_path) as gateway:
+        answer = await gateway.chat()
+    assert 45 <= int(answer.headers["retry-after"]) <= 50
+
+
+async def test_g074_each_wait_is_what_the_newest_answer_asked_for(tmp_path):
+    steps = (HttpError(429, retry_after_ms=20), HttpError(429, retry_after_ms=150), Answer("at last"))
+    tier = "retries = 2\nmax_wait_s = 5\n"
+    async with FakeBackend(*steps) as engine, running(one(engine, on=tier), tmp_path) as gateway:
+        answer = await gateway.chat()
+        (entry,) = gateway.books()
+        first, second, third = (call.arrived_s for call in engine.calls)
+    assert answer.json()["choices"][0]["message"]["content"] == "at last"
+    assert 0.02 <= second - first < 0.15 <= third - second
+    assert [attempt.reason for attempt in entry.attempts] == [
+        "default:small",
+        "wait:rate_limited",
+        "wait:rate_limited",
+    ]
+
+
+def test_g074_a_wait_never_ends_before_the_replica_may_be_called(tmp_path):
+    """Timers of the served event loop may fire a little early; the one call after a wait must not be lost to that."""
+
+    async def waits() -> Counter[int]:
+        steps = [step for _ in range(40) for step in (HttpError(429, retry_after_ms=3.4), Answer("ok"))]
+        tier = "retries = 1\nmax_wait_s = 5\n"
+        async with FakeBackend(*steps) as engine, running(one(engine, on=tier), tmp_path) as gateway:
+            return Counter([(await gateway.chat()).status_code for _ in range(40)])
+
+    assert uvloop.run(waits()) == {200: 40}
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [HttpError(401), HttpError(403), HttpError(404), HttpError(500), HttpError(429), Reset(), NotHttp(), BrokenJson()],
+    ids=named,
+)
+async def test_g076_statuses_and_broken_connections_fall_back_alike(tmp_path, fault):
+    async with (
+        FakeBackend(fault) as small,
+        FakeBackend(Answer("from large")) as large,
+        running(two(small, large), tmp_path) as gateway,
+    ):
+        answer = await gateway.chat()
+        (entry,) = gateway.books()
+    assert answer.json()["choices"][0]["message"]["content"] == "from large"
+    assert entry.reason == f"fallback:{entry.attempts[0].outcome}"
+    assert [attempt.committed for attempt in entry.attempts] == [False, True]
+
+
+async def test_g076_a_key_that_the_pool_refuses_is_never_the_clients_401(tmp_path):
+    async with FakeBackend(default=HttpError(401)) as engine, running(one(engine), tmp_path) as gateway:
+        answer = await gateway.chat()
+    assert (answer.status_code, answer.json()["error"]["code"]) == (502, "upstream_error")
+
+
+async def test_g078_a_429_without_a_time_never_shortens_a_cooldown(tmp_path):
+    first, second = Signal(), Signal()
+    steps = (Held(first, HttpError(429, retry_after_s=60)), Held(second, HttpError(429)))
+    async with FakeBackend(*steps) as engine, running(one(engine), tmp_path) as gateway:
+        calls = [asyncio.create_task(gateway.chat()) for _ in steps]
+        await engine.call(2)
+        first.set()
+        await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
+        second.set()
+        await asyncio.wait(calls)
+        third = await gateway.chat()
+        assert len(engine.calls) == 2
+    assert third.status_code == 503
+    assert 55 < int(third.headers["retry-after"]) <= 60
+
+
+async def test_g080_no_capacity_is_a_503_with_the_soonest_time_and_counts_as_nobodys_failure(tmp_path):
+    async with (
+        FakeBackend(default=HttpError(429, retry_after_s=30)) as later,
+        FakeBackend(default=HttpError(500)) as sooner,
+        running(one(later, sooner, on="retries = 1\nmax_wait_s = 0\n", pools=TOUCHY), tmp_path) as gateway,
+    ):
+        while not all(state is BreakerState.OPEN for state, _ in statuses(gateway)):
+            assert (await gateway.chat()).status_code in (429, 502)
+        before, called = statuses(gateway), len(later.calls) + len(sooner.calls)
+        refused = [await gateway.chat(stream=stream) for stream in (False, True) * 3]
+        assert statuses(gateway) == before
+        assert len(later.calls) + len(sooner.calls) == called
+        entry = gateway.books()[0]
+    for answer in refused:
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "no_capacity")
+        assert 8 <= int(answer.headers["retry-after"]) <= 10
+        assert answer.headers["x-should-retry"] == "true"
+    assert [attempt.outcome for attempt in entry.attempts] == ["no_capacity"]
+    assert entry.cost_usd == 0
+
+
+async def test_g089_an_open_breaker_ends_by_time_alone(tmp_path):
+    pools = "breaker.failures = 1\nbreaker.open_s = 0.05\n"
+    async with FakeBackend(HttpError(500)) as engine, running(one(engine, pools=pools), tmp_path) as gateway:
+        assert (await gateway.chat()).status_code == 502
+        async with asyncio.timeout(5):
+            while (answer := await gateway.chat()).status_code == 503:
+                await asyncio.sleep(0.01)
+        assert answer.status_code == 200
+        assert statuses(gateway) == [(BreakerState.CLOSED, 1)]
+
+
+async def test_g089_overload_in_an_engines_metrics_shuts_nobody_out(tmp_path):
+    """Nor does a page that disappears after it said so."""
+    overload = Text('vllm:num_requests_waiting{engine="0"} 100000\nvllm:num_requests_running{engine="0"} 500\n')
+    async with FakeBackend() as engine:
+        engine.routes["/metrics"] = overload
+        async with running(one(engine), tmp_path, background=True) as gateway:
+            await until(lambda: gateway.assembly.pools["s"].status().replicas[0].engine is not None)
+            assert (await gateway.chat()).status_code == 200
+            engine.routes["/metrics"] = HttpError(404)
+            assert (await gateway.chat()).status_code == 200
+
+
+async def test_g084_connections_that_engines_close_while_idle_cost_no_request(tmp_path):
+    """One engine closes without a word, the other resets when it is called again."""
+    async with (
+        FakeBackend() as closing,
+        FakeBackend(stale_after=1) as resetting,
+        running(two(closing, resetting), tmp_path) as gateway,
+    ):
+        for number in range(1, 11):
+            answer = await gateway.chat(stream=number % 2 == 0)
+            assert (answer.status_code, answer.headers["x-llmrouter-attempts"]) == (200, "1")
+            assert await closing.close_idle() == 1
+        closing.default = HttpError(500)
+        for number in range(1, 11):
+            answer = await gateway.chat(stream=number % 2 == 0)
+            assert (answer.status_code, answer.headers["x-llmrouter-attempts"]) == (200, "2")
+        assert resetting.stale_drops == 9
+        assert len(resetting.calls) == 10
+        assert {entry.status for entry in gateway.books()} == {200}
+
+
+async def test_g085_load_past_the_limit_is_shed_and_live_answers_all_the_while(tmp_path):
+    gate = Signal()
+    server = "[server]\nmax_concurrent_requests = 200\n"
+    async with (
+        FakeBackend(default=Held(gate, Answer("one two"), after=2)) as engine,
+        running(server + one(engine), tmp_path) as gateway,
+        httpx.AsyncClient(
+            base_url=gateway.root, headers=gateway.http.headers, verify=False, timeout=20, limits=httpx.Limits()
+        ) as crowd,
+    ):
+        body = {"model": "auto", "stream": True, "messages": [{"role": "user", "content": "Hi"}]}
+        asked = [asyncio.create_task(crowd.post("/v1/chat/completions", json=body)) for _ in range(300)]
+        await until(lambda: engine.in_flight == 200 and sum(task.done() for task in asked) == 100, 15)
+        took = []
+        for _ in range(20):
+            began = time.perf_counter()
+            assert (await gateway.http.get("/live")).status_code == 200
+            took.append(time.perf_counter() - began)
+        gate.set()
+        answers = await asyncio.gather(*asked)
+        assert (await gateway.chat(stream=True)).status_code == 200
+        assert len(gateway.books(1000)) == 201
+    assert sorted(took)[10] < 0.2
+    assert Counter(answer.status_code for answer in answers) == {200: 200, 503: 100}
+    for answer in answers:
+        if answer.status_code == 503:
+            assert (answer.headers["retry-after"], answer.headers["x-should-retry"]) == ("1", "true")
+        else:
+            assert fold_chunks(parse_sse(answer.content))["choices"][0]["message"]["content"] == "one two"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("after", ["request", "headers"])
+async def test_g050_calls_that_time_out_give_their_slots_back(tmp_path, after, stream):
+    pools = PATIENT + "max_concurrency = 10\nmax_queue = 0\ntimeouts.first_byte_s = 0.1\n"
+    steps = [Hang(after=after)] * 10
+    async with FakeBackend(*steps) as engine, running(one(engine, pools=pools), tmp_path) as gateway:
+        answers = await asyncio.gather(*(gateway.chat(stream=stream) for _ in steps))
+        assert [answer.status_code for answer in answers] == [504] * 10
+        assert gateway.assembly.pools["s"].status().in_flight == 0
+        again = await asyncio.gather(*(gateway.chat(stream=stream) for _ in steps))
+        assert [answer.status_code for answer in again] == [200] * 10
+
+
+async def test_g050_a_stream_that_goes_silent_gives_its_slot_back(tmp_path):
+    pools = PATIENT + "max_concurrency = 1\nmax_queue = 0\ntimeouts.between_chunks_s = 0.05\n"
+    step: Step = Hang(Answer("one two"), after=2)
+    async with FakeBackend(step) as engine, running(one(engine, pools=pools), tmp_path) as gateway:
+        *_, told = parse_sse((await gateway.chat(stream=True)).content)
+        assert told["error"]["code"] == "upstream_timeout"
+        assert (await gateway.chat()).status_code == 200
+
+
+async def test_g051_requests_that_are_refused_hold_no_slot(tmp_path):
+    pools = "max_concurrency = 1\nmax_queue = 0\n"
+    server = "[server]\nmax_concurrent_requests = 1\n"
+    async with FakeBackend() as engine, running(server + one(engine, pools=pools), tmp_path) as gateway:
+        post = gateway.http.post
+        turn = [{"role": "user2", "content": "Hi"}]
+        for _ in range(3):
+            assert (await gateway.chat(messages=turn)).status_code == 400
+            assert (await gateway.chat(tier="nobody")).status_code == 404
+            assert (await gateway.chat(tools=[{}])).status_code == 400
+            assert (await post("/v1/chat/completions", content=b"{")).status_code == 400
+            assert (await post("/v1/chat/completions", headers={"authorization": "Bearer x"})).status_code == 401
+        assert (await gateway.chat()).status_code == 200
+        assert len(engine.calls) == len(gateway.books()) == 1
+
+
+async def test_g050_a_full_queue_sheds_with_a_time_and_a_waiting_request_gets_its_turn(tmp_path):
+    gate = Signal()
+    pools = PATIENT + "max_concurrency = 1\nmax_queue = 1\nqueue_timeout_s = 5\n"
+    async with (
+        FakeBackend(Held(gate, Answer("first"), after=2)) as engine,
+        running(one(engine, pools=pools), tmp_path) as gateway,
+        Wire(gateway) as holder,
+    ):
+        await holder.ask(stream=True)
+        await holder.until(b"first")
+        waiting = asyncio.create_task(gateway.chat("second"))
+        await until(lambda: gateway.assembly.pools["s"].status().queued == 1)
+        shed = await gateway.chat("third")
+        gate.set()
+        assert (await waiting).json()["choices"][0]["message"]["content"] == "second"
+        entries = gateway.books()
+    assert (shed.status_code, shed.headers["retry-after"]) == (503, "5")
+    assert sorted((entry.status, entry.queue_s > 0) for entry in entries) == [(200, False), (200, True), (503, False)]
+
+
+async def test_g090_no_replica_of_five_starves(tmp_path):
+    async with (
+        FakeBackend() as a,
+        FakeBackend() as b,
+        FakeBackend() as c,
+        FakeBackend() as d,
+        FakeBackend() as e,
+        running(one(a, b, c, d, e), tmp_path) as gateway,
+    ):
+        for begin in range(0, 300, 25):
+            answers = await asyncio.gather(*(gateway.chat(f"prompt {begin + offset}") for offset in range(25)))
+            assert {answer.status_code for answer in answers} == {200}
+        served = sorted(len(engine.calls) for engine in (a, b, c, d, e))
+    assert sum(served) == 300
+    assert served[-1] < 2 * served[0]
+
+
+async def test_g086_a_reload_refuses_settings_that_contradict_each_other(tmp_path: Path):
+    async with FakeBackend() as engine, running(one(engine, on=""), tmp_path) as gateway:
+        (tmp_path / "llmrouter.toml").write_text(one(engine, on="retries = 0\nmax_wait_s = 5\n"))
+        with pytest.raises(ConfigError, match=r"tiers\.auto\.max_wait_s: retries = 0 allows no call after a wait"):
+            gateway.reload()
+        assert gateway.assembly.state.version == 1
+        assert (await gateway.chat()).status_code == 200
