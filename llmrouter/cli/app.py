@@ -38,7 +38,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command and leave the process with its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        build_app()(args=given, prog_name="llmrouter")
+        # Taken out here so that it may stand anywhere, also behind the command.
+        build_app()(args=[argument for argument in given if argument != _DEBUG], prog_name="llmrouter")
     except RouterError as error:
         if _DEBUG in given:
             traceback.print_exc()
@@ -55,7 +56,7 @@ def _global_options(
     ] = False,
     debug: Annotated[bool, typer.Option(_DEBUG, help="Show where an error comes from.")] = False,
 ) -> None:
-    """Options of every command; `main` itself acts on `--debug`."""
+    """Options of every command; `main` acts on `--debug`."""
 
 
 def _show_version(wanted: bool) -> None:
@@ -75,7 +76,7 @@ def _group(name: str | None, summary: str) -> typer.Typer:
         add_completion=name is None,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+        context_settings={"help_option_names": ["-h", "--help"]},
     )
 
 
