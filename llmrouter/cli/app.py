@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from llmrouter.cli import config, doctor, init, keys, rules, serve
+from llmrouter.cli import config, demo, doctor, init, keys, rules, serve
 from llmrouter.cli.output import complain
 from llmrouter.errors import RouterError
 
@@ -27,6 +27,7 @@ def build_app() -> typer.Typer:
     app.callback()(_global_options)
     app.command("init", short_help="Write a commented configuration file.", epilog=init.EXAMPLE)(init.init)
     app.command("serve", short_help="Start the gateway.", epilog=serve.EXAMPLE)(serve.serve)
+    app.command("demo", short_help="Try it with two real models.", epilog=demo.EXAMPLE)(demo.demo)
     app.command("doctor", short_help="Check machine, store and replicas.", epilog=doctor.EXAMPLE)(doctor.doctor)
     app.add_typer(_keys())
     app.add_typer(_rules())
