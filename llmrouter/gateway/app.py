@@ -1,7 +1,7 @@
 """The admin plane: a FastAPI app behind admin-scoped keys, on the data port or on one of its own.
 
-Authentication is a dependency of each route, never derived from the URL or the Host header. Every error has the
-OpenAI shape.
+Authentication is a dependency of each route, never derived from the URL or the Host header. In front of all routes, and
+before a byte of the body is read, the same key is asked for and the body is bounded. Every error has the OpenAI shape.
 """
 
 from __future__ import annotations
@@ -19,12 +19,14 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from llmrouter import __version__
 from llmrouter import config as configuration
 from llmrouter.config import Config, Identifier, RuleConfig
 from llmrouter.errors import InternalError, NotFound, PermissionDenied, RequestError, RouterError, StoreUnavailable
 from llmrouter.gateway.build import check_reload
+from llmrouter.gateway.exchange import Exchange
 from llmrouter.gateway.explaining import explain_request
 from llmrouter.routing.rules import compile_rules
 from llmrouter.routing.versions import RoutingStore
@@ -94,22 +96,67 @@ class KeyBody(_Body):
 
 def build_admin_app(context: AdminContext) -> FastAPI:
     """The app with its routes and error shapes."""
-    app = FastAPI(title="llmrouter admin", version=__version__, docs_url=None, redoc_url=None, openapi_url=None)
+    app = FastAPI(
+        title="llmrouter admin",
+        version=__version__,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        # A redirect would be built from the Host header.
+        redirect_slashes=False,
+    )
     app.state.context = context
     _add_error_shapes(app)
     _add_routing(app, context)
     _add_keys(app, context)
     _add_operations(app, context)
+    app.add_middleware(_Gate, context=context)
     return app
 
 
-def _admin(request: Request) -> Principal:
+class _Gate:
+    """Turns requests without an admin key away unread, and bodies that are too large."""
+
+    def __init__(self, app: ASGIApp, context: AdminContext) -> None:
+        self._app = app
+        self._context = context
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        limit = self._context.config().limits.max_body_bytes
+        exchange = Exchange("chat", scope["headers"], receive, send, max_body_bytes=limit)
+        try:
+            _admin_of(self._context, scope)
+            body = await exchange.body()
+        except RouterError as error:
+            await exchange.refuse(error)
+            await exchange.linger()
+            return
+        except asyncio.CancelledError:
+            if exchange.client_gone:
+                return
+            raise
+        exchange.close()
+        messages = iter([{"type": "http.request", "body": body}])
+
+        async def replay() -> Message:
+            return next(messages, None) or await receive()
+
+        await self._app(scope, replay, send)
+
+
+def _admin_of(context: AdminContext, scope: Scope) -> Principal:
     """The principal of an admin-scoped key; every failure is 401 or 403."""
-    values = [value for name, value in request.scope["headers"] if name == b"authorization"]
-    principal: Principal = request.app.state.context.authenticate(values[0] if len(values) == 1 else None)
+    values = [value for name, value in scope["headers"] if name == b"authorization"]
+    principal = context.authenticate(values[0] if len(values) == 1 else None)
     if not principal.admin:
         raise PermissionDenied("this needs an admin-scoped key")
     return principal
+
+
+def _admin(request: Request) -> Principal:
+    return _admin_of(request.app.state.context, request.scope)
 
 
 Admin = Annotated[Principal, Depends(_admin)]
@@ -219,7 +266,8 @@ def _add_error_shapes(app: FastAPI) -> None:
     async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
         first = error.errors()[0]
         param = ".".join(str(part) for part in first["loc"] if part != "body")
-        return _error(RequestError(f"`{param}`: {first['msg']}", param=param or None))
+        where = f"`{param}`" if param else "the body"
+        return _error(RequestError(f"{where}: {first['msg']}", param=param or None))
 
     @app.exception_handler(HTTPException)
     async def http(request: Request, error: HTTPException) -> JSONResponse:
