@@ -9,6 +9,7 @@ import orjson
 
 from llmrouter import __version__
 from llmrouter.backends.http import HttpClient
+from llmrouter.errors import ConfigError
 from llmrouter.protocols import Reply, Timeouts
 from llmrouter.types import ChatRequest
 
@@ -20,6 +21,7 @@ _SALTED = frozenset({"vllm"})
 """Engines whose prefix cache takes a `cache_salt`."""
 
 _DEFAULT_CAP_FIELD = {"openai": "max_completion_tokens"}
+_CAP_FIELDS = ("max_tokens", "max_completion_tokens")
 
 
 class OpenAIBackend:
@@ -46,6 +48,7 @@ class OpenAIBackend:
         idle_s: float = 4.0,
         max_body_bytes: int = 64 * 1024 * 1024,
     ) -> None:
+        """Raises `ConfigError` when a header cannot be sent."""
         self._name = name
         self._engine = engine
         self._model = model
@@ -57,9 +60,9 @@ class OpenAIBackend:
             "accept-encoding": "identity",
             "user-agent": f"llmrouter/{__version__}",
             **({"authorization": f"Bearer {api_key}"} if api_key else {}),
-            **(headers or {}),
+            **{header.lower(): value for header, value in (headers or {}).items()},
         }
-        self._headers = "".join(f"{name}: {value}\r\n" for name, value in lines.items()).encode("latin-1")
+        self._headers = b"".join(_header_line(name, header, value) for header, value in lines.items())
 
     @property
     def name(self) -> str:
@@ -67,7 +70,7 @@ class OpenAIBackend:
 
     async def open(self, request: ChatRequest, *, request_id: str, timeouts: Timeouts, cache_salt: str | None) -> Reply:
         salt = cache_salt if self._engine in _SALTED and request.endpoint != "embeddings" else None
-        body = encode(request, model=self._model, cap_field=self._cap_field, cache_salt=salt)
+        body = encode(request, model=self._model, cap_field=self._cap_field, cache_salt=salt, engine=self._engine)
         headers = b"%bx-request-id: %b\r\n" % (self._headers, request_id.encode("ascii"))
         return await self._client.request(
             b"POST", _PATHS[request.endpoint], headers=headers, body=body, timeouts=timeouts
@@ -77,18 +80,31 @@ class OpenAIBackend:
         await self._client.aclose()
 
 
-def encode(request: ChatRequest, *, model: str, cap_field: str, cache_salt: str | None) -> bytes:
+def encode(
+    request: ChatRequest, *, model: str, cap_field: str, cache_salt: str | None, engine: str | None = None
+) -> bytes:
     """The request body for one upstream: its model name, its one output-cap field, usage always asked for."""
     body: dict[str, Any] = {**request.fields, "model": model}
-    if request.endpoint == "chat":
-        body.pop("max_tokens", None)
-        body.pop("max_completion_tokens", None)
+    if request.endpoint != "embeddings":
+        for name in _CAP_FIELDS:
+            body.pop(name, None)
         if request.max_output_tokens is not None:
-            body[cap_field] = request.max_output_tokens
-    elif request.endpoint == "completions" and request.max_output_tokens is not None:
-        body["max_tokens"] = request.max_output_tokens
+            body[cap_field if request.endpoint == "chat" else "max_tokens"] = request.max_output_tokens
     if request.stream:
         body["stream_options"] = {**(body.get("stream_options") or {}), "include_usage": True}
     if cache_salt is not None:
         body["cache_salt"] = cache_salt
+    if engine == "openai" and not body.get("store"):
+        # OpenAI answers 400 to `metadata` without `store`; here it is tags for routing and the books.
+        body.pop("metadata", None)
     return orjson.dumps(body)
+
+
+def _header_line(backend: str, name: str, value: str) -> bytes:
+    line = f"{name}: {value}"
+    if "\r" in line or "\n" in line:
+        raise ConfigError(f"{backend}: header {name!r} has a line end in its value")
+    try:
+        return f"{line}\r\n".encode("latin-1")
+    except UnicodeEncodeError:
+        raise ConfigError(f"{backend}: header {name!r} has characters that HTTP cannot send") from None

@@ -11,7 +11,7 @@ import orjson
 from llmrouter.config import LimitsConfig
 from llmrouter.errors import RequestError, RequestTooLarge, UnsupportedParameter
 from llmrouter.gateway.fields import CHAT_FIELDS, COMPLETION_FIELDS, EMBEDDING_FIELDS, ENGINE_FIELDS, REFUSED_FIELDS
-from llmrouter.gateway.messages import Prompt, read_messages
+from llmrouter.gateway.messages import read_messages, read_texts
 from llmrouter.gateway.parameters import Reading, check_parameters, flag, integer
 from llmrouter.types import ChatRequest, Endpoint
 
@@ -20,6 +20,10 @@ __all__ = ["Labeller", "parse"]
 Labeller = Callable[[str, bool], str]
 """Text of the last user turn, whether tools are offered → intent."""
 
+_MOST_TOKENS = 2**31 - 1
+_WRITABLE_DEPTH = 250
+"""Deeper than this, orjson reads but does not write."""
+_CONTAINERS = (dict, list)
 _KNOWN = {"chat": CHAT_FIELDS, "completions": COMPLETION_FIELDS, "embeddings": EMBEDDING_FIELDS}
 
 
@@ -41,17 +45,24 @@ def parse(
         RequestError: 400 or 413; `param` names the field.
     """
     fields = _read_json(body, limits)
-    _check_names(endpoint, fields, limits)
+    needs: set[str] = set()
+    if not _KNOWN[endpoint].issuperset(fields):
+        _check_other_names(endpoint, fields, limits, needs)
     model = fields.get("model")
     if not isinstance(model, str) or not model:
         raise RequestError("`model` must be the name of a tier; GET /v1/models lists them", param="model")
-    needs: set[str] = {"engine_fields"} if not ENGINE_FIELDS.isdisjoint(fields) else set()
     if endpoint == "chat":
         prompt = read_messages(fields.get("messages"), limits.max_messages, needs)
-        check_parameters(Reading(fields, limits, needs, prompt))
     else:
-        prompt = _plain_prompt(endpoint, fields)
+        name = "prompt" if endpoint == "completions" else "input"
+        prompt = read_texts(fields.get(name), name, limits.max_messages)
         needs.add(endpoint)
+    check_parameters(endpoint, Reading(fields, limits, needs, prompt))
+    n = integer(fields, "n", 1, limits.max_n) or 1
+    if endpoint == "completions":
+        n *= prompt.texts
+        if n > limits.max_messages:
+            raise RequestError(f"`prompt` and `n` ask for {n} choices; at most {limits.max_messages}", param="prompt")
     stream = flag(fields, "stream")
     metadata = _metadata(fields) if "metadata" in fields else {}
     intent = headers.get("x-llmrouter-intent") or metadata.get("intent") or ""
@@ -64,7 +75,7 @@ def parse(
         stream=stream,
         include_usage=_stream_options(fields, stream),
         max_output_tokens=_output_cap(fields),
-        n=integer(fields, "n", 1, limits.max_n) or 1,
+        n=n,
         needs=frozenset(needs),
         text_bytes=prompt.text_bytes,
         message_count=prompt.count,
@@ -86,9 +97,9 @@ def _read_json(body: bytes, limits: LimitsConfig) -> dict[str, Any]:
         raise RequestError(f"the body is not valid JSON: {error}", code="invalid_json") from None
     if not isinstance(fields, dict):
         raise RequestError("the body must be a JSON object", code="invalid_json")
-    # Few brackets cannot be deep; only a body with many is walked.
-    if body.count(b"[") + body.count(b"{") > limits.max_depth and _deeper_than(fields, limits.max_depth):
-        raise RequestError(f"the body is nested more than {limits.max_depth} levels deep", code="invalid_json")
+    depth = min(limits.max_depth, _WRITABLE_DEPTH)
+    if _deeper_than(fields, depth):
+        raise RequestError(f"the body is nested more than {depth} levels deep", code="invalid_json")
     return fields
 
 
@@ -99,49 +110,29 @@ def _deeper_than(root: Any, limit: int) -> bool:
             child
             for node in level
             for child in (node.values() if isinstance(node, dict) else node)
-            if isinstance(child, dict | list)
+            if isinstance(child, _CONTAINERS)
         ]
         if not level:
             return False
     return True
 
 
-def _check_names(endpoint: Endpoint, fields: dict[str, Any], limits: LimitsConfig) -> None:
-    if _KNOWN[endpoint].issuperset(fields):
-        return
+def _check_other_names(endpoint: Endpoint, fields: dict[str, Any], limits: LimitsConfig, needs: set[str]) -> None:
+    """Fields that the API does not define: engine controls, and what nobody here knows."""
     for name in sorted(fields.keys() - _KNOWN[endpoint]):
-        if name in limits.allow_engine_fields or name in ENGINE_FIELDS:
+        if name in ENGINE_FIELDS or (name in REFUSED_FIELDS and name in limits.allow_engine_fields):
+            needs.add("engine_fields")
+        elif name in limits.allow_engine_fields:
             continue
-        if name in REFUSED_FIELDS:
+        elif name in REFUSED_FIELDS:
             raise UnsupportedParameter(f"`{name}` controls the engine itself and is not open to clients", param=name)
-        if limits.unknown_fields == "refuse":
-            raise UnsupportedParameter(f"unknown field `{name}`", param=name)
-
-
-def _plain_prompt(endpoint: Endpoint, fields: dict[str, Any]) -> Prompt:
-    """The text of `prompt` or `input`: a string, strings, token ids, or lists of token ids."""
-    name = "prompt" if endpoint == "completions" else "input"
-    value = fields.get(name)
-    parts = value if isinstance(value, list) else [value]
-    if not parts or value is None:
-        raise RequestError(f"`{name}` is required", param=name)
-    size = 0
-    for part in parts:
-        if isinstance(part, str):
-            size += len(part.encode())
-        elif isinstance(part, int) and not isinstance(part, bool):
-            size += 3
-        elif isinstance(part, list) and all(isinstance(token, int) for token in part):
-            size += 3 * len(part)
-        else:
-            raise RequestError(f"`{name}` must be text, token ids, or a list of them", param=name)
-    text = parts[0] if isinstance(parts[0], str) else ""
-    return Prompt(text_bytes=size, count=0, media_parts=0, last_user_text=text, opening=text[:2048])
+        elif limits.unknown_fields == "refuse":
+            raise UnsupportedParameter(f"unknown field `{name[:64]}`", param=name[:64])
 
 
 def _output_cap(fields: dict[str, Any]) -> int | None:
-    old = integer(fields, "max_tokens", 1, 2**31 - 1)
-    new = integer(fields, "max_completion_tokens", 1, 2**31 - 1)
+    old = integer(fields, "max_tokens", 1, _MOST_TOKENS)
+    new = integer(fields, "max_completion_tokens", 1, _MOST_TOKENS)
     if old is not None and new is not None and old != new:
         raise RequestError(
             f"`max_tokens` ({old}) and `max_completion_tokens` ({new}) differ; send one of them",
@@ -181,13 +172,16 @@ def _conversation(headers: Mapping[str, str], metadata: dict[str, str], fields: 
     )
     if isinstance(explicit, str) and explicit:
         return explicit[:256]
-    return hashlib.blake2b(opening.encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
+    return hashlib.blake2b(opening.encode(), digest_size=12).hexdigest()
 
 
 def _deadline(headers: Mapping[str, str]) -> float | None:
     """The SDK's own read time-out: after it nobody listens any more."""
+    text = headers.get("x-stainless-read-timeout")
+    if text is None:
+        return None
     try:
-        seconds = float(headers.get("x-stainless-read-timeout", ""))
+        seconds = float(text)
     except ValueError:
         return None
     return seconds if 0 < seconds < 86_400 else None
