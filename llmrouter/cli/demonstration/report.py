@@ -26,10 +26,10 @@ def show_report(asked: Sequence[tuple[Prompt, LedgerEntry]], config: Config, pat
     """Print the table, the total and the small print to standard output."""
     terminal = sys.stdout.isatty()
     console = Console(file=sys.stdout, width=None if terminal else _PIPE_COLUMNS, highlight=False, markup=False)
+    entries = [entry for _, entry in asked]
     console.print(_table(asked))
-    console.print(Text(_total_words([entry for _, entry in asked], config.reference_model), style="bold"))
-    console.print()
-    for line in _small_print([entry for _, entry in asked], config, path):
+    console.print(Text(f"\n{_total_words(entries, config.reference_model)}\n", style="bold"), soft_wrap=not terminal)
+    for line in _small_print(entries, config, path):
         console.print(Text(line), soft_wrap=not terminal)
 
 
