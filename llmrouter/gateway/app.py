@@ -24,6 +24,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from llmrouter import __version__
 from llmrouter import config as configuration
 from llmrouter.config import Config, Identifier, RuleConfig
+from llmrouter.config_checks import refuse_contradictions
 from llmrouter.errors import InternalError, NotFound, PermissionDenied, RequestError, RouterError, StoreUnavailable
 from llmrouter.gateway.build import check_reload
 from llmrouter.gateway.exchange import Exchange
@@ -236,7 +237,9 @@ def _add_operations(app: FastAPI, context: AdminContext) -> None:
     @app.post("/v1/admin/reload")
     async def reload(_: Admin) -> dict[str, Any]:
         """Read the configuration file again; a bad one changes nothing and says why."""
-        check_reload(context.config(), await asyncio.to_thread(configuration.load, context.config_path))
+        config = await asyncio.to_thread(configuration.load, context.config_path)
+        refuse_contradictions(config, str(context.config_path))
+        check_reload(context.config(), config)
         before = context.version()
         context.reload()
         deadline = asyncio.get_running_loop().time() + _RELOAD_S

@@ -16,6 +16,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ import uvicorn
 from llmrouter import config as configuration
 from llmrouter.backends.runners.manager import RunnerManager
 from llmrouter.config import Config
+from llmrouter.config_checks import refuse_contradictions
 from llmrouter.database import database_path
 from llmrouter.errors import ConfigError, RouterError
 from llmrouter.gateway.app import AdminContext, build_admin_app
@@ -185,6 +187,7 @@ class Supervisor:
         """Check the file, then hand the same text to every worker."""
         config = configuration.load(self._path)
         config = _with_flags(config, self._flags)
+        refuse_contradictions(config, str(self._path))
         check_reload(self._config, config)
         text = self._path.read_text(encoding="utf-8")
         answers = await asyncio.gather(*(w.reload(text, self._version + 1) for w in self._workers.values()))
@@ -311,9 +314,11 @@ def check_keys(config: Config, store: Path) -> None:
         for listen in (config.server.listen, config.admin.listen)
         if listen is not None and not is_loopback(split_address(listen)[0])
     ]
-    if exposed and not load_keys(store):
+    now = datetime.now(UTC)
+    usable = [key for key in load_keys(store) if key.info.expires_at is None or key.info.expires_at > now]
+    if exposed and not usable:
         raise ConfigError(
-            f"refusing to listen on {exposed[0]}, which other machines can reach, while no API key exists; "
+            f"refusing to listen on {exposed[0]}, which other machines can reach, while no usable API key exists; "
             "create one with `llmrouter keys create`"
         )
 

@@ -147,6 +147,14 @@ async def test_a_bad_new_file_keeps_the_old_configuration_and_says_so(tmp_path: 
         assert "srever: unknown key; did you mean 'server'?" in line
         refused = await http.post("/v1/admin/reload")
         assert (refused.status_code, "srever" in refused.json()["error"]["message"]) == (400, True)
+        gateway.config.write_text(
+            gateway.config.read_text()
+            .replace("[srever]", "")
+            .replace("drain_s = 10", "drain_s = 10\nrequest_timeout_s = 5")
+            + "\n[pools.s.timeouts]\nfirst_byte_s = 60\n"
+        )
+        refused = await http.post("/v1/admin/reload")
+        assert (refused.status_code, "first_byte_s" in refused.json()["error"]["message"]) == (400, True)
         assert (await http.post("/v1/chat/completions", json=body())).status_code == 200
 
 
