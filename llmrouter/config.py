@@ -92,6 +92,7 @@ class ServerConfig(_Section):
     workers: Annotated[int, Field(ge=1, le=64)] = 1
     drain_s: Seconds = 30.0
     request_timeout_s: Seconds = 600.0
+    body_timeout_s: Seconds = 60.0
     max_concurrent_requests: Annotated[int, Field(ge=1)] = 1024
     keepalive_comment_s: Seconds = 15.0
 

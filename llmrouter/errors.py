@@ -39,6 +39,7 @@ __all__ = [
     "PermissionDenied",
     "RateLimited",
     "RequestError",
+    "RequestTimeout",
     "RequestTooLarge",
     "RouterError",
     "StoreUnavailable",
@@ -122,6 +123,14 @@ class RequestTooLarge(RequestError):
 
     status = 413
     default_code = "request_too_large"
+
+
+class RequestTimeout(RequestError):
+    """The client did not send its body in time."""
+
+    status = 408
+    default_code = "request_timeout"
+    retryable = True
 
 
 class NotFound(RequestError):

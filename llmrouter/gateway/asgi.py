@@ -74,7 +74,14 @@ class Gateway:
 
     async def _answer(self, endpoint: Endpoint, scope: Message, receive: Receive, send: Send) -> None:
         config = self.pipeline.state.config
-        exchange = Exchange(endpoint, scope["headers"], receive, send, max_body_bytes=config.limits.max_body_bytes)
+        exchange = Exchange(
+            endpoint,
+            scope["headers"],
+            receive,
+            send,
+            max_body_bytes=config.limits.max_body_bytes,
+            body_timeout_s=config.server.body_timeout_s,
+        )
         if len(self._active) >= config.server.max_concurrent_requests:
             await exchange.refuse(NoCapacity("this gateway has as many requests as it takes", retry_after_s=1.0))
         elif self.draining:

@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from llmrouter.errors import RequestTooLarge, RouterError
+from llmrouter.errors import RequestTimeout, RequestTooLarge, RouterError
 from llmrouter.gateway.answer import Ending
 from llmrouter.gateway.run import Run, new_request_id
 from llmrouter.gateway.stream import error_event
@@ -51,6 +51,7 @@ class Exchange:
         send: Send,
         *,
         max_body_bytes: int,
+        body_timeout_s: float = 60.0,
     ) -> None:
         self.endpoint: Endpoint = endpoint
         self.request_id = new_request_id()
@@ -60,10 +61,12 @@ class Exchange:
         self._receive = receive
         self._send = send
         self._max_body_bytes = max_body_bytes
+        self._body_timeout_s = body_timeout_s
         self._started_at = time.perf_counter()
         self._streaming = False
         self._body_read = False
         self._lingers = False
+        self._too_slow = False
         self._run: Run | None = None
         self._versions = (0, 0)
         self._watcher: asyncio.Task[None] | None = None
@@ -79,10 +82,30 @@ class Exchange:
 
         Raises:
             RequestTooLarge: before reading it where content-length says so, else as soon as it grows too large.
+            RequestTimeout: it did not arrive in time.
         """
         length = self.headers.get("content-length", "")
         if length.isdigit() and int(length) > self._max_body_bytes:
             raise self._too_large()
+        task = asyncio.current_task()
+        assert task is not None
+        loop = asyncio.get_running_loop()
+        # Not asyncio.timeout: this is on the way of every request, and nearly always the body is there already.
+        timer = loop.call_later(self._body_timeout_s, self._give_up, task)
+        try:
+            body = await self._read()
+        except asyncio.CancelledError:
+            if not self._too_slow:
+                raise
+            task.uncancel()
+            raise RequestTimeout(f"the body did not arrive within {self._body_timeout_s:g} s") from None
+        finally:
+            timer.cancel()
+        self._body_read = True
+        self._watcher = loop.create_task(self._watch(task))
+        return body
+
+    async def _read(self) -> bytes:
         message = await self._receive()
         body: bytes = message.get("body", b"")
         if message.get("more_body"):
@@ -90,8 +113,6 @@ class Exchange:
             size = len(body)
             while message.get("more_body"):
                 message = await self._receive()
-                if message["type"] == "http.disconnect":
-                    break
                 parts.append(message.get("body", b""))
                 size += len(parts[-1])
                 if size > self._max_body_bytes:
@@ -100,11 +121,11 @@ class Exchange:
         if message["type"] == "http.disconnect":
             self.client_gone = True
             raise asyncio.CancelledError
-        self._body_read = True
-        task = asyncio.current_task()
-        assert task is not None
-        self._watcher = asyncio.get_running_loop().create_task(self._watch(task))
         return body
+
+    def _give_up(self, task: asyncio.Task[Any]) -> None:
+        self._too_slow = True
+        task.cancel()
 
     def describe(self, run: Run, *, config_version: int) -> None:
         """Let the response headers tell of this run."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from decimal import Decimal
 from pathlib import Path
 
@@ -49,3 +50,20 @@ async def test_a_failing_small_model_is_replaced_by_the_large_one(tmp_path: Path
         ("s", "server_error"),
         ("l", "ok"),
     ]
+
+
+async def test_a_client_that_never_sends_its_body_gives_its_place_back(tmp_path: Path):
+    text = "[server]\nmax_concurrent_requests = 1\nbody_timeout_s = 0.05\n"
+    async with (
+        FakeBackend(Answer("fine")) as small,
+        running(text + model("s") + pool("s", [small.url]) + tier("auto", small="s"), tmp_path) as gateway,
+    ):
+        host, port = gateway.root.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {gateway.key}\r\n"
+        writer.write(f"{head}content-length: 100\r\n\r\n".encode() + b'{"model":')
+        refusal = await reader.readline()
+        writer.close()
+        answer = await gateway.chat()
+    assert b" 408 " in refusal
+    assert answer.status_code == 200
