@@ -192,7 +192,16 @@ def set_up(pins: str) -> Path:
 
 
 _COMPILE = ("pip", "compile", "--no-config", "--universal", "--python-version=3.11", "--generate-hashes", "--no-header")
-_PIP_INSTALL = ("-m", "pip", "install", "--no-input", "--disable-pip-version-check", "--progress-bar", "off")
+# Byte code is left to the first import: most of what is installed is never imported.
+_PIP_INSTALL = (
+    "-m",
+    "pip",
+    "install",
+    "--no-compile",
+    "--no-input",
+    "--disable-pip-version-check",
+    "--progress-bar=off",
+)
 
 _PLAIN = {"NO_COLOR": "1", "COLUMNS": "100", "TERM": "dumb"}
 """Makes help texts come out the same everywhere."""
