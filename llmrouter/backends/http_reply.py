@@ -151,7 +151,8 @@ class HttpReply:
 
     def _on_timer(self) -> None:
         self._timer = None
-        if self._waiter is None:
+        if self._waiter is None or self._waiter.done():
+            # What it waited for came in the same turn of a loop that may have been held up; the next wait arms anew.
             return
         if self._loop.time() < self._expires:
             self._timer = self._loop.call_at(self._expires, self._on_timer)

@@ -141,6 +141,9 @@ class StreamRewriter:
                     out.append(exchanged[0])
                     continue
             data = payload(event)
+            if data is None and event.startswith(b"{") and not self.begun:
+                # No stream at all: an error as plain JSON with status 200, or a whole answer.
+                data = event
             if data is None:
                 continue
             if data.strip() == b"[DONE]":
@@ -248,6 +251,10 @@ class StreamRewriter:
     def _delta_part(self, choice: dict[str, Any], index: int, finish: str | None) -> dict[str, Any] | None:
         """A choice of a chat without its role and what is null; None when nothing is left of it."""
         given = choice.get("delta")
+        if given is None and "message" in choice:
+            # A whole answer where a stream was asked for.
+            given = choice["message"]
+            choice = {key: value for key, value in choice.items() if key != "message"}
         delta = {k: v for k, v in given.items() if v is not None} if isinstance(given, dict) else {}
         delta.pop("role", None)
         calls = delta.pop("tool_calls", None)

@@ -118,6 +118,20 @@ def test_a_response_cut_short_at_any_byte_is_a_fault(body, offsets, size):
         assert not shelf.kept
 
 
+def test_what_arrived_in_time_is_not_late_because_the_loop_was_held_up():
+    """Bytes and timer come due in one turn of the loop: the bytes count."""
+    with exchange() as (connection, reply, _, loop):
+        connection.data_received(b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\n")
+        waiting = loop.create_task(reply.next_block())
+        loop.run_until_complete(asyncio.sleep(0))
+        connection.data_received(b"ab")
+        reply._expires = loop.time() - 1
+        reply._on_timer()
+        assert loop.run_until_complete(waiting) == b"ab"
+        connection.data_received(b"cd")
+        assert loop.run_until_complete(reply.read()) == b"cd"
+
+
 RESPONSES = st.lists(
     st.sampled_from(
         [

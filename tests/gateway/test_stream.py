@@ -355,6 +355,30 @@ def test_an_error_inside_the_stream_is_found(data, error, line):
     assert (result.text(), result.ends) == ("a", False)
 
 
+@pytest.mark.parametrize("end", [b"", b"\n", b"\n\n"])
+def test_an_error_instead_of_a_stream_is_found(end):
+    result = rewrite([b'{"error":\n {"message": "boom", "code": 400}}' + end])
+    assert result.rewriter.error == {"message": "boom", "code": 400}
+
+
+@pytest.mark.parametrize("framing", [b"%b", b"data: %b\n\n"])
+def test_a_whole_answer_instead_of_a_stream_is_streamed(framing):
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    message = {"role": "assistant", "content": "Paris", "refusal": None, "tool_calls": [call]}
+    usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
+    whole = {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}], "usage": usage}
+    result = rewrite([framing % json.dumps(whole).encode()])
+    assert result.deltas()[1] == {"content": "Paris", "tool_calls": [{"index": 0, **call}]}
+    assert result.rewriter.usage == usage
+    check_contract(result, include_usage=False)
+
+
+@pytest.mark.parametrize("raw", [b"", b"{", b'{"choices": []}', b"<html>", b"data: [DONE]\n\n"])
+def test_what_is_no_stream_begins_nothing(raw):
+    result = rewrite([raw])
+    assert (result.raw, result.rewriter.begun, result.ends) == (b"", False, False)
+
+
 @pytest.mark.parametrize("error", [None, "", {}, False])
 def test_an_empty_error_beside_choices_is_none(error):
     result = rewrite([sse({**chunk({"content": text}), "error": error}) for text in "ab"] + [FINISH])
