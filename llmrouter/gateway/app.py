@@ -240,6 +240,7 @@ def _add_operations(app: FastAPI, context: AdminContext) -> None:
         config = await asyncio.to_thread(configuration.load, context.config_path)
         refuse_contradictions(config, str(context.config_path))
         check_reload(context.config(), config)
+        compile_rules(RoutingStore(context.path).current(), config)
         before = context.version()
         context.reload()
         deadline = asyncio.get_running_loop().time() + _RELOAD_S

@@ -18,7 +18,6 @@ from llmrouter.backends.openai import OpenAIBackend
 from llmrouter.backends.pool import Pool
 from llmrouter.backends.probe import Prober
 from llmrouter.config import Config, PoolConfig
-from llmrouter.config_checks import refuse_contradictions
 from llmrouter.database import change_counters, database_path, migrate, reading
 from llmrouter.errors import ConfigError, RouterError
 from llmrouter.gateway.asgi import App, Gateway
@@ -293,8 +292,7 @@ class Assembly:
 
 
 def check_reload(old: Config, new: Config) -> None:
-    """Raises `ConfigError` for settings that contradict each other and for changes that only a restart can make."""
-    refuse_contradictions(new)
+    """Raises `ConfigError` for changes that only a restart can make."""
     fixed = {
         "server.listen": (old.server.listen, new.server.listen),
         "server.workers": (old.server.workers, new.server.workers),

@@ -118,9 +118,8 @@ async def test_explain_says_what_serving_would_do(tmp_path):
         await gateway.assembly.follow_store()
         request = {"model": "auto", "messages": [{"role": "user", "content": "Hi"}], "metadata": {"team": "dev"}}
         told = (await admin(gateway, "POST", "routing/explain", {"request": request})).json()
-        assert (told["model_id"], told["rule_id"]) == (await answered_by(gateway, metadata={"team": "dev"}))[:1] + (
-            "code-to-large",
-        )
+        model_id, _ = await answered_by(gateway, metadata={"team": "dev"})
+        assert (told["model_id"], told["rule_id"]) == (model_id, "code-to-large")
         limited = await gateway.new_key(tiers=["other"])
         asked = {"request": request, "key_id": limited.split("-")[1]}
         assert (await admin(gateway, "POST", "routing/explain", asked)).json()["allowed"] is False
@@ -201,7 +200,7 @@ async def test_g048_a_reload_swaps_one_whole_snapshot_for_the_next(tmp_path):
         (lambda text: text + "[", "TOML"),
         (lambda text: text.replace('small = "s"', 'small = "nobody"'), "nobody"),
         (lambda text: text + '[server]\nlisten = "127.0.0.1:1"\n', "server.listen"),
-        (lambda text: text.replace('large = "l"\n', ""), "code-to-large"),
+        (lambda text: text.replace('large = "l"\n', ""), "rules[0].tier_role"),
     ],
     ids=["unknown key", "not TOML", "unknown model", "needs a restart", "a rule loses its model"],
 )
@@ -211,8 +210,7 @@ async def test_g048_a_bad_file_changes_nothing_and_the_answer_says_why(tmp_path,
         await gateway.assembly.follow_store()
         (tmp_path / "llmrouter.toml").write_text(change(two(a, b)))
         told = await admin(gateway, "POST", "reload")
-        assert told.status_code in (400, 500, 503), told.text
-        assert says in told.text
+        assert says in error(told, 400)["message"]
         assert await answered_by(gateway, metadata={"team": "dev"}) == ("l", "2")
         assert gateway.assembly.state.version == 1
 
@@ -281,14 +279,12 @@ async def test_g120_a_model_that_is_removed_finishes_its_streams_too(tmp_path: P
 
 
 async def test_readiness_follows_the_replicas(tmp_path):
-    async with FakeBackend() as engine:
-        engine.routes["/health"] = Answer()
-        async with running(one(engine, pools="breaker.failures = 1\n"), tmp_path) as gateway:
-            assert (await gateway.http.get("/ready")).status_code == 200
-            await engine.stop()
-            assert (await gateway.chat()).status_code == 502
-            unready = await gateway.http.get("/ready")
-            assert (unready.status_code, unready.json()["status"]) == (503, "unavailable")
-            assert "auto" in unready.json()["reason"]
-            assert (await gateway.http.get("/live")).status_code == 200
-            await engine.start()
+    async with FakeBackend() as engine, running(one(engine, pools="breaker.failures = 1\n"), tmp_path) as gateway:
+        assert (await gateway.http.get("/ready")).status_code == 200
+        await engine.stop()
+        assert (await gateway.chat()).status_code == 502
+        unready = await gateway.http.get("/ready")
+        assert (unready.status_code, unready.json()["status"]) == (503, "unavailable")
+        assert "auto" in unready.json()["reason"]
+        assert (await gateway.http.get("/live")).status_code == 200
+        await engine.start()
