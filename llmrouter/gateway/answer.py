@@ -62,7 +62,9 @@ class JsonAnswer:
         self._trial.committed = True
         run.finish = self._completion.finish_reason
         body = self._completion.body
-        body["usage"] = client_usage(self._completion.usage, self._trial.usage)
+        usage = body["usage"] = client_usage(self._completion.usage, self._trial.usage)
+        if run.request.endpoint == "embeddings":
+            del usage["completion_tokens"]
         return Ending(body=body)
 
     def discard(self) -> None:

@@ -198,6 +198,7 @@ def read_completion(raw: bytes, request: ChatRequest, *, envelope: Mapping[str, 
     choices.sort(key=_index)
     for position, choice in enumerate(choices):
         choice["index"] = position
+        choice.setdefault("logprobs", None)
         if request.endpoint == "chat":
             _complete_message(choice["message"])
     return Completion(body, usage, choices[0]["finish_reason"])

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from llmrouter.config import Config, ModelConfig
 from llmrouter.errors import ContextLengthExceeded, UnsupportedParameter
+from llmrouter.gateway.fields import ENGINE_FIELDS
 from llmrouter.gateway.run import Run
 from llmrouter.protocols import Candidate, Plan, PlanInput, Strategy
 from llmrouter.types import ChatRequest
@@ -27,6 +28,8 @@ _PARAM = {
     "n": "n",
     "reasoning": "reasoning_effort",
     "web_search": "web_search_options",
+    "completions": "model",
+    "embeddings": "model",
 }
 """Which request field asks for a capability; others are called as their field."""
 
@@ -119,7 +122,7 @@ class Tier:
         names = ", ".join(missing)
         what = names if request.needs - anywhere else f"all of {names} together"
         return UnsupportedParameter(
-            f"no model of tier `{self.tier_id}` supports {what}", param=_PARAM.get(missing[0], missing[0])
+            f"no model of tier `{self.tier_id}` supports {what}", param=_param(missing[0], request)
         )
 
     def _too_long(self, able: Sequence[TierModel], request: ChatRequest) -> ContextLengthExceeded:
@@ -131,3 +134,12 @@ class Tier:
             f"the request has {asked}; the largest window of tier `{self.tier_id}` is {largest.model.context_window}",
             param="max_tokens" if cap and not self._clamp else "messages",
         )
+
+
+def _param(capability: str, request: ChatRequest) -> str:
+    """The field of this request that asks for a capability."""
+    if capability == "engine_fields":
+        return min(ENGINE_FIELDS.intersection(request.fields))
+    if capability == "tools" and "tools" not in request.fields:
+        return "functions"
+    return _PARAM.get(capability, capability)

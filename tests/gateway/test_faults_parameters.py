@@ -283,7 +283,7 @@ async def test_g100_an_image_goes_to_a_model_that_sees_or_nowhere(tmp_path):
         ("web_search", "web_search_options", {"web_search_options": {}}),
         ("audio_output", "modalities", {"modalities": ["text", "audio"]}),
         ("prediction", "prediction", {"prediction": {"type": "content", "content": "x"}}),
-        ("engine_fields", "engine_fields", {"top_k": 5}),
+        ("engine_fields", "top_k", {"top_k": 5}),
     ],
 )
 async def test_g100_every_capability_is_a_hard_filter(tmp_path, capability, param, fields):
