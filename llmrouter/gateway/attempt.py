@@ -23,6 +23,10 @@ __all__ = ["ModelRoute", "attempt"]
 _LEAST_ROOM = 16
 """With less room than this in the window, the engine itself should say that the prompt does not fit."""
 
+_FAIR_S = 10.0
+"""A call that its client's patience ended sooner than this is no failure of the replica: else a few clients with short
+time-outs could open the breaker for everybody."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ModelRoute:
@@ -46,21 +50,22 @@ async def attempt(
     closes the call upstream, frees the slot and books the attempt as cancelled.
     """
     trial = run.begin(target, now())
+    called_at = trial.started
     lease: Lease | None = None
     reply: Reply | None = None
     try:
         if target.wait_s > 0:
             await _pause(target.wait_s, run.deadline, now)
         lease = await _enter(run, trial, route, now)
-        left = run.deadline - now()
-        if left <= 0:
+        called_at = now()
+        if called_at >= run.deadline:
             raise BackendFault(Failure.DEADLINE, "the request's deadline has passed")
         trial.request = _clamped(run, route)
         trial.called = True
         reply = await lease.replica.backend.open(
             trial.request,
             request_id=run.request_id,
-            timeouts=_timeouts(route.timeouts, left),
+            timeouts=_timeouts(run, route.timeouts, called_at),
             cache_salt=cache_salt,
         )
         trial.status = reply.status
@@ -74,8 +79,11 @@ async def attempt(
         return _ended(trial, Failure.NO_CAPACITY, now, message=error.message, retry_after=error.retry_after_s), None
     except BackendFault as fault:
         trial.called = trial.called and fault.failure is not Failure.CONNECT
+        hasty = now() >= run.deadline and now() - called_at < _FAIR_S
+        if hasty and fault.failure is Failure.CONNECT:
+            fault = BackendFault(Failure.DEADLINE, fault.message)
         outcome = _ended(trial, fault.failure, now, message=fault.message)
-        _release(lease, reply, fault.failure)
+        _release(lease, reply, Failure.DEADLINE if hasty else fault.failure)
         return outcome, None
     except BaseException:
         _ended(trial, Failure.CANCELLED, now)
@@ -203,6 +211,7 @@ def _release(lease: Lease | None, reply: Reply | None, failure: Failure) -> None
 def _clamped(run: Run, route: ModelRoute) -> ChatRequest:
     """The request with an output cap that this model can honour."""
     request, model = run.request, route.model
+    run.clamped = None
     asked = request.max_output_tokens
     if asked is None or not route.clamp_output_tokens:
         return request
@@ -219,12 +228,13 @@ def _clamped(run: Run, route: ModelRoute) -> ChatRequest:
     return dataclasses.replace(request, max_output_tokens=allowed)
 
 
-def _timeouts(configured: TimeoutConfig, left: float) -> Timeouts:
+def _timeouts(run: Run, configured: TimeoutConfig, now: float) -> Timeouts:
+    patience = run.deadline - now
     return Timeouts(
-        connect_s=min(configured.connect_s, left),
-        first_byte_s=min(configured.first_byte_s, left),
+        connect_s=min(configured.connect_s, patience),
+        first_byte_s=min(configured.first_byte_s, patience),
         between_chunks_s=configured.between_chunks_s,
-        total_s=left,
+        total_s=run.ends_by - now,
     )
 
 

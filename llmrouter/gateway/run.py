@@ -69,7 +69,10 @@ class Run:
     principal: Principal
     config_version: int
     deadline: float
-    """On the clock of `started`."""
+    """When the client's patience ends, on the clock of `started`: by then a stream must have begun and any other
+    answer be whole."""
+    ends_by: float
+    """When a stream is cut off."""
     decision: Decision | None = None
     trials: list[Trial] = field(default_factory=list)
     first_output_at: float | None = None
@@ -103,6 +106,7 @@ class Run:
             principal=principal,
             config_version=config_version,
             deadline=started + patience,
+            ends_by=started + (longest_s if request.stream else patience),
         )
 
     @property

@@ -230,6 +230,18 @@ async def test_g095_a_cap_past_the_window_is_clamped_and_said_so(tmp_path):
         assert engine.calls[1].body["max_tokens"] == 1000
 
 
+async def test_g095_only_the_model_that_answers_counts_as_clamped(tmp_path):
+    async with FakeBackend(HttpError(500)) as narrow, FakeBackend() as wide:
+        text = model("s", extra="max_output_tokens = 50") + model("l", extra="max_output_tokens = 500")
+        text += pool("s", [narrow.url]) + pool("l", [wide.url]) + tier("auto", small="s", large="l", extra=ONCE)
+        async with running(text, tmp_path) as gateway:
+            fallback = await gateway.chat(max_tokens=200)
+            first = await gateway.chat(max_tokens=200)
+    assert (narrow.calls[0].body["max_tokens"], wide.calls[0].body["max_tokens"]) == (50, 200)
+    assert "x-llmrouter-clamped" not in fallback.headers
+    assert first.headers["x-llmrouter-clamped"] == "200 -> 50"
+
+
 async def test_g095_without_clamping_the_refusal_names_both_numbers(tmp_path):
     more = "[limits]\nclamp_output_tokens = false\n"
     async with FakeBackend() as engine:
