@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import socket
+import tempfile
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +14,7 @@ from pathlib import Path
 import httpx
 
 from llmrouter.config import Config, anchor_store, parse
+from llmrouter.database import database_path, migrate, open_database
 from llmrouter.gateway.app import AdminContext, build_admin_app
 from llmrouter.gateway.asgi import Gateway
 from llmrouter.gateway.build import Assembly, prepare_store
@@ -109,7 +112,12 @@ async def running(
         ledger: the books, instead of those in the store.
     """
     config = anchor_store(parse(text, environ={}), folder)
-    store = prepare_store(config)
+    store = database_path(config.store.url)
+    if not store.exists():
+        store.write_bytes(_migrated())
+    # While somebody else has it open, closing a connection to it costs no checkpoint.
+    held = open_database(store)
+    prepare_store(config)
     keys = KeyStore(store, load_pepper(config.store, store))
     admin_key, _ = keys.create(next(iter(config.tenants)), admin=True)
     key, _ = keys.create(next(iter(config.tenants)))
@@ -146,6 +154,15 @@ async def running(
     finally:
         await gateway.idle(2.0)
         await assembly.aclose()
+        held.close()
+
+
+@functools.cache
+def _migrated() -> bytes:
+    """A new store; making one takes longer than many a test."""
+    with tempfile.TemporaryDirectory() as folder:
+        migrate(path := Path(folder) / "new.db")
+        return path.read_bytes()
 
 
 @contextlib.asynccontextmanager
