@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import email.utils
 import time
 from collections import Counter
 
-import httpx
 import pytest
 import uvloop
 
@@ -209,29 +209,29 @@ async def test_g085_load_past_the_limit_is_shed_and_live_answers_all_the_while(t
     async with (
         FakeBackend(default=Held(gate, Answer("one two"), after=2)) as engine,
         running(server + one(engine), tmp_path) as gateway,
-        httpx.AsyncClient(
-            base_url=gateway.root, headers=gateway.http.headers, verify=False, timeout=20, limits=httpx.Limits()
-        ) as crowd,
+        contextlib.AsyncExitStack() as stack,
     ):
-        body = {"model": "auto", "stream": True, "messages": [{"role": "user", "content": "Hi"}]}
-        asked = [asyncio.create_task(crowd.post("/v1/chat/completions", json=body)) for _ in range(300)]
-        await until(lambda: engine.in_flight == 200 and sum(task.done() for task in asked) == 100, 15)
+        crowd = [await stack.enter_async_context(Wire(gateway)) for _ in range(300)]
+        for client in crowd:
+            await client.ask(stream=True)
+        heads = await asyncio.gather(*(client.headers() for client in crowd))
+        assert Counter(status for status, _ in heads) == {200: 200, 503: 100}
+        assert engine.in_flight == 200
         took = []
         for _ in range(20):
             began = time.perf_counter()
             assert (await gateway.http.get("/live")).status_code == 200
             took.append(time.perf_counter() - began)
+        assert sorted(took)[10] < 0.2
         gate.set()
-        answers = await asyncio.gather(*asked)
+        for client, (status, headers) in zip(crowd, heads, strict=True):
+            if status == 503:
+                assert (headers["retry-after"], headers["x-should-retry"]) == ("1", "true")
+            else:
+                whole = fold_chunks(parse_sse(await client.body()))
+                assert whole["choices"][0]["message"]["content"] == "one two"
         assert (await gateway.chat(stream=True)).status_code == 200
         assert len(gateway.books(1000)) == 201
-    assert sorted(took)[10] < 0.2
-    assert Counter(answer.status_code for answer in answers) == {200: 200, 503: 100}
-    for answer in answers:
-        if answer.status_code == 503:
-            assert (answer.headers["retry-after"], answer.headers["x-should-retry"]) == ("1", "true")
-        else:
-            assert fold_chunks(parse_sse(answer.content))["choices"][0]["message"]["content"] == "one two"
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -330,19 +330,19 @@ async def test_g050_a_full_queue_sheds_with_a_time_and_a_waiting_request_gets_it
 
 
 async def test_g090_no_replica_of_five_starves(tmp_path):
-    async with (
-        FakeBackend() as a,
-        FakeBackend() as b,
-        FakeBackend() as c,
-        FakeBackend() as d,
-        FakeBackend() as e,
-        running(one(a, b, c, d, e), tmp_path) as gateway,
-    ):
-        for begin in range(0, 300, 25):
-            answers = await asyncio.gather(*(gateway.chat(f"prompt {begin + offset}") for offset in range(25)))
-            assert {answer.status_code for answer in answers} == {200}
-        served = sorted(len(engine.calls) for engine in (a, b, c, d, e))
-    assert sum(served) == 300
+    async with contextlib.AsyncExitStack() as stack:
+        engines = [await stack.enter_async_context(FakeBackend()) for _ in range(5)]
+        gateway = await stack.enter_async_context(running(one(*engines), tmp_path))
+
+        async def ask(number: int) -> None:
+            async with Wire(gateway) as client:
+                for turn in range(16):
+                    await client.ask(messages=[{"role": "user", "content": f"prompt {number} {turn}"}])
+                    assert (await client.answer())[0] == 200
+
+        await asyncio.gather(*(ask(number) for number in range(25)))
+        served = sorted(len(engine.calls) for engine in engines)
+    assert sum(served) == 400
     assert served[-1] < 2 * served[0]
 
 
