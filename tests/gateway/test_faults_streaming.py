@@ -209,7 +209,8 @@ async def test_g014_every_cut_of_a_stream_is_an_error_to_the_sdk(tmp_path, cut):
                     await read(client)
         entries = gateway.books()
     assert [entry.status for entry in entries] == [502] * len(steps[cut])
-    assert entries[0].model_id == "s"
+    # An error that arrives together with the first output still commits nothing.
+    assert cut == "error inside" or entries[0].model_id == "s"
 
 
 async def test_g014_an_end_without_done_is_an_end_once_every_choice_has_finished(tmp_path):
@@ -219,9 +220,21 @@ async def test_g014_an_end_without_done_is_an_end_once_every_choice_has_finished
 
 
 async def test_g014_a_broken_stream_is_told_and_booked_with_what_was_seen(tmp_path):
+    gate = Signal()
     step = ErrorInside({"message": "the engine ran out of memory", "code": 500}, Answer("one two three"), after=3)
-    async with FakeBackend(step) as engine, running(one(engine), tmp_path) as gateway:
-        *chunks, error = await streamed(gateway)
+    async with (
+        FakeBackend(Held(gate, step, after=3)) as engine,
+        running(one(engine), tmp_path) as gateway,
+        Wire(gateway) as client,
+    ):
+        await client.ask(stream=True)
+        await client.headers()
+        raw = b""
+        async for block in client.chunks():
+            raw += block
+            if b" two" in block:
+                gate.set()
+        *chunks, error = parse_sse(raw)
         (entry,) = gateway.books()
     assert [chunk["choices"][0]["delta"].get("content") for chunk in chunks] == ["", "one", " two"]
     assert error["error"]["type"] == "server_error"
