@@ -120,7 +120,7 @@ def _cases(
 _OPEN = Case("open-900", "900 streams open", 4.0, rate=300, stream=True, pace=_LONG, requests=900, rounds=1)
 
 FULL = Plan(
-    (*_cases((1, 16, 128), (20, 60, 120), whole_s=2.0, eager_s=3.0, paced_s=7.0), _OPEN),
+    (*_cases((1, 16, 128), (20, 60, 120), whole_s=2.0, eager_s=3.0, paced_s=6.0), _OPEN),
     rounds=3,
     cold_starts=3,
     idle_s=3.0,

@@ -29,7 +29,12 @@ _LEFT_OUT = (
 def as_text(run: Run) -> str:
     """For a terminal."""
     found = figures(run.measured, run.idle, run.starts)
-    parts = [_heading(run), _aligned(_table(found)), _aligned(_goal_table(verdicts(found))), *_books_lines(run)]
+    parts = [
+        "\n".join(_heading(run)),
+        _aligned(_table(found)),
+        _aligned(_goal_table(verdicts(found))),
+        *_books_lines(run),
+    ]
     parts.append("What these figures leave out:\n" + "\n".join(f"  - {line}" for line in _LEFT_OUT))
     return "\n\n".join(part for part in parts if part)
 
@@ -37,7 +42,12 @@ def as_text(run: Run) -> str:
 def as_markdown(run: Run) -> str:
     """The block of `docs/performance.md`."""
     found = figures(run.measured, run.idle, run.starts)
-    parts = [_heading(run), _piped(_table(found)), _piped(_goal_table(verdicts(found))), *_books_lines(run)]
+    parts = [
+        "\n\n".join(_heading(run)),
+        _piped(_table(found)),
+        _piped(_goal_table(verdicts(found))),
+        *_books_lines(run),
+    ]
     parts.append("What these figures leave out:\n\n" + "\n".join(f"- {line}" for line in _LEFT_OUT))
     return "\n\n".join(part for part in parts if part)
 
@@ -56,7 +66,7 @@ def replace_block(path: Path, block: str) -> None:
     path.write_text(f"{head}{BEGIN}\n\n{block}\n\n{END}{tail}", encoding="utf-8")
 
 
-def _heading(run: Run) -> str:
+def _heading(run: Run) -> list[str]:
     kind = "quick set" if run.quick else "full set"
     lines = [f"{run.date}, {kind}, {run.machine}. Median (least..most) of the rounds; xN is the ratio to nginx."]
     loads = [one.load for one in run.measured]
@@ -66,7 +76,7 @@ def _heading(run: Run) -> str:
             f"(the run's own load included); other processes took {run.others:.2f} cores, the host {run.stolen:.2f}."
         )
     lines += [f"WARNING: {text}; trust the ratios, not the absolute figures." for text in warnings(run)]
-    return "\n".join([*lines, *(f"NOTE: {note}." for note in run.notes)])
+    return [*lines, *(f"NOTE: {note}." for note in run.notes)]
 
 
 def _table(found: Figures) -> list[list[str]]:
