@@ -94,36 +94,44 @@ class StreamAnswer:
         self._keep_alive_s = keep_alive_s
 
     async def deliver(self, run: Run, client: Client) -> Ending:
-        rewriter, next_block = self._rewriter, self._reply.next_block
         self._trial.committed = True
         failure: Failure | None = Failure.CANCELLED
         try:
-            await client.start_stream()
-            await client.write(self._held)
-            keep_alive = _KeepAlive(client.write, self._keep_alive_s)
-            try:
-                while not rewriter.over:
-                    block = await next_block()
-                    if not block:
-                        break
-                    out = rewriter.feed(block)
-                    if out:
-                        keep_alive.touch()
-                        await client.write(out)
-            finally:
-                keep_alive.stop()
-            last = rewriter.drain()
-            if last:
-                await client.write(last)
+            # Over reads and writes alike: a client that stops reading holds up the writes.
+            async with asyncio.timeout(run.ends_by - self._now()):
+                await self._pass_on(client)
             failure = self._verdict()
         except BackendFault as fault:
             failure = fault.failure
-            raise _broken_off(fault.failure, fault.message) from fault
+            raise _broken_off(failure, fault.message) from fault
+        except TimeoutError:
+            failure = Failure.TIMEOUT
+            raise _broken_off(failure, "it took longer than a request may take") from None
         finally:
             self._close(run, failure)
         if failure is not None:
             raise _broken_off(failure, self._fault_message())
-        return Ending(tail=rewriter.end(client_usage(rewriter.usage, self._trial.usage)))
+        return Ending(tail=self._rewriter.end(client_usage(self._rewriter.usage, self._trial.usage)))
+
+    async def _pass_on(self, client: Client) -> None:
+        rewriter, next_block = self._rewriter, self._reply.next_block
+        await client.start_stream()
+        await client.write(self._held)
+        keep_alive = _KeepAlive(client.write, self._keep_alive_s)
+        try:
+            while not rewriter.over:
+                block = await next_block()
+                if not block:
+                    break
+                out = rewriter.feed(block)
+                if out:
+                    keep_alive.touch()
+                    await client.write(out)
+        finally:
+            keep_alive.stop()
+        last = rewriter.drain()
+        if last:
+            await client.write(last)
 
     def discard(self) -> None:
         self._finish_trial(Failure.CANCELLED)
@@ -146,7 +154,8 @@ class StreamAnswer:
         self._reply.close(abort=failure is not None)
         if failure is None:
             self._lease.succeed()
-        elif failure is Failure.CANCELLED:
+        elif failure is Failure.CANCELLED or self._now() >= run.ends_by:
+            # The client left, or the answer was too long for any replica.
             self._lease.release()
         else:
             self._lease.fail(failure, None)
@@ -180,7 +189,9 @@ class _KeepAlive:
     def _check(self) -> None:
         silent = self._loop.time() - self._last
         if silent >= self._every_s:
-            self._sending = asyncio.ensure_future(self._write(KEEP_ALIVE))
+            # While one waits for a client that reads slowly, another would only wait behind it.
+            if self._sending is None or self._sending.done():
+                self._sending = asyncio.ensure_future(self._write(KEEP_ALIVE))
             self._last = self._loop.time()
             silent = 0.0
         self._timer = self._loop.call_later(self._every_s - silent, self._check)

@@ -192,7 +192,11 @@ class Exchange:
 
     async def _end(self, tail: bytes) -> None:
         self.close()
-        await self._send({"type": "http.response.body", "body": tail})
+        left = self._run.ends_by - time.monotonic() if self._run is not None else 0.0
+        # A client that has stopped reading must not keep its request alive; the server then drops the connection.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(max(left, _LINGER_S)):
+                await self._send({"type": "http.response.body", "body": tail})
 
     def _own_headers(self) -> list[tuple[bytes, bytes]]:
         elapsed_ms = (time.perf_counter() - self._started_at) * 1000

@@ -13,8 +13,9 @@ from llmrouter.gateway.attempt import attempt
 from llmrouter.gateway.exchange import Exchange
 from llmrouter.gateway.run import Run
 from llmrouter.gateway.state import State
-from llmrouter.protocols import Ledger, Plan
+from llmrouter.protocols import Ledger, Plan, Steps
 from llmrouter.telemetry.metrics import Metrics
+from llmrouter.types import Outcome, Target
 
 __all__ = ["Pipeline"]
 
@@ -84,20 +85,16 @@ class Pipeline:
         """Drive the plan: give it each outcome, take the answer that it accepts."""
         steps = plan.steps()
         try:
-            target = next(steps)
-            while True:
+            target: Target | None = next(steps)
+            while target is not None:
                 route = state.routes[target.model_id]
                 outcome, answer = await attempt(
                     run, target, route, cache_salt=state.cache_salt(run.principal), now=self._now
                 )
-                try:
-                    target = steps.send(outcome)
-                except StopIteration:
-                    if answer is None:
-                        raise refuse.after(run, outcome) from None
-                    return answer
-                if answer is not None:
-                    answer.discard()
+                target = _following(steps, outcome, answer)
+            if answer is None:
+                raise refuse.after(run, outcome)
+            return answer
         finally:
             steps.close()
 
@@ -113,3 +110,17 @@ class Pipeline:
             self._metrics.lost(error.code)
             return error
         return None
+
+
+def _following(steps: Steps, outcome: Outcome, answer: Answer | None) -> Target | None:
+    """What the plan wants next; None when it leaves it at that. Only then is the answer kept."""
+    kept = False
+    try:
+        return steps.send(outcome)
+    except StopIteration:
+        kept = True
+        return None
+    finally:
+        # Also when a plan breaks its word and raises: the answer's slot must not be lost with it.
+        if answer is not None and not kept:
+            answer.discard()

@@ -182,3 +182,18 @@ async def test_g039_the_other_endpoints_notice_it_too(tmp_path, path):
             (entry,) = await gateway.settled(1)
         await until(lambda: idle(gateway))
     assert (entry.status, entry.endpoint) == (499, path.removeprefix("/v1/"))
+
+
+async def test_g039_pipelined_requests_are_answered_in_order_and_leaving_ends_the_last(tmp_path):
+    async with FakeBackend(Answer("first"), Hang(after=2)) as engine, running(one(engine), tmp_path) as gateway:
+        async with Wire(gateway) as client:
+            client.writer.write(request(gateway) + request(gateway, stream=True))
+            _, _, body = await client.answer()
+            assert b'"first"' in body
+            await client.until(b"Hi")
+            client.leave()
+            await engine.calls[1].disconnected.wait(1.0)
+            entries = await gateway.settled(2)
+        await until(lambda: idle(gateway))
+        assert [entry.status for entry in entries] == [499, 200]
+        assert len(engine.calls) == 2

@@ -7,11 +7,13 @@ import contextlib
 import email.utils
 import time
 from collections import Counter
+from decimal import Decimal
 
 import pytest
 import uvloop
 
 from llmrouter.backends.breaker import BreakerState
+from llmrouter.protocols import Plan, PlanInput, Steps
 from llmrouter.testing import (
     Answer,
     BrokenJson,
@@ -28,6 +30,7 @@ from llmrouter.testing import (
     fold_chunks,
     parse_sse,
 )
+from llmrouter.types import Bound, Decision, Target
 from tests.gateway.rig import PATIENT, Wire, named, one, two, until
 from tests.support import Running, running
 
@@ -291,6 +294,51 @@ async def test_g050_a_stream_that_goes_silent_gives_its_slot_back(tmp_path):
         *_, told = parse_sse((await gateway.chat(stream=True)).content)
         assert told["error"]["code"] == "upstream_timeout"
         assert (await gateway.chat()).status_code == 200
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_g050_a_strategy_that_breaks_loses_no_slot(tmp_path, stream):
+    pools = PATIENT + "max_concurrency = 1\nmax_queue = 0\n"
+    async with FakeBackend() as engine, running(one(engine, pools=pools), tmp_path) as gateway:
+        served = gateway.assembly.state.tiers["auto"]
+        good, served.strategy = served.strategy, Breaks()
+        answer = await gateway.chat(stream=stream)
+        served.strategy = good
+        assert (answer.status_code, answer.json()["error"]["code"]) == (500, "internal_error")
+        assert "no luck" not in answer.text
+        assert (await gateway.chat(stream=stream)).status_code == 200
+        assert [entry.error_code for entry in gateway.books()] == [None, "internal_error"]
+
+
+class Breaks:
+    """A strategy, and its plan, that breaks its word when it has been answered."""
+
+    decision = Decision("breaks", "")
+
+    def plan(self, given: PlanInput) -> Plan:
+        return self
+
+    def bound(self) -> Bound:
+        return Bound(1, 1, 1, Decimal(0))
+
+    def steps(self) -> Steps:
+        yield Target("s", "small", "")
+        raise RuntimeError("no luck")
+
+
+async def test_g050_a_client_that_stops_reading_holds_its_slot_no_longer_than_a_request_may_take(tmp_path):
+    server = "[server]\nrequest_timeout_s = 0.5\n"
+    pools = PATIENT + "max_concurrency = 1\nmax_queue = 0\ntimeouts.connect_s = 0.5\n"
+    flood = Answer(pieces=("x" * 65536,) * 400)
+    async with FakeBackend(flood) as engine, running(server + one(engine, pools=pools), tmp_path) as gateway:
+        async with Wire(gateway) as client:
+            await client.ask(stream=True)
+            (entry,) = await gateway.settled(1)
+            await engine.calls[0].disconnected.wait(1.0)
+            assert (entry.status, entry.error_code, entry.aborted) == (504, "upstream_timeout", False)
+            assert statuses(gateway) == [(BreakerState.CLOSED, 0)]
+            assert (await gateway.chat()).status_code == 200
+        await until(lambda: gateway.gateway.active == 0)
 
 
 async def test_g051_requests_that_are_refused_hold_no_slot(tmp_path):
