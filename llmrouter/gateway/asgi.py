@@ -82,8 +82,9 @@ class Gateway:
             max_body_bytes=config.limits.max_body_bytes,
             body_timeout_s=config.server.body_timeout_s,
         )
-        if len(self._active) >= config.server.max_concurrent_requests:
-            await exchange.refuse(NoCapacity("this gateway has as many requests as it takes", retry_after_s=1.0))
+        most = config.server.max_concurrent_requests
+        if len(self._active) >= most:
+            await exchange.refuse(NoCapacity(f"this gateway takes {most} requests at once", retry_after_s=1.0))
         elif self.draining:
             await exchange.refuse(_draining())
         else:

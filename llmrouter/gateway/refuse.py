@@ -42,7 +42,9 @@ def after(run: Run, last: Outcome) -> RouterError:
         return RateLimited(f"every model that may answer is rate limited ({tried})", retry_after_s=wait)
     if last.failure in (Failure.NO_CAPACITY, Failure.OVERLOADED):
         wait = _SOON_S if last.retry_after_s is None else last.retry_after_s
-        return NoCapacity(f"no capacity now ({tried})", retry_after_s=wait)
+        # Without a call the words are our own pool's, and name the limit that was met.
+        why = f": {last.message}" if last.failure is Failure.NO_CAPACITY and last.message else ""
+        return NoCapacity(f"no capacity now{why} ({tried})", retry_after_s=wait)
     if last.failure in (Failure.TIMEOUT, Failure.DEADLINE):
         return UpstreamTimeout(f"no answer in time ({tried})")
     return UpstreamFailed(f"every attempt failed ({tried})")

@@ -31,7 +31,7 @@ from llmrouter.testing import (
     parse_sse,
 )
 from llmrouter.types import Bound, Decision, Target
-from tests.gateway.rig import PATIENT, Wire, named, one, two, until
+from tests.gateway.rig import PATIENT, Wire, named, one, request, two, until
 from tests.support import Running, running
 
 TOUCHY = "breaker.failures = 1\nbreaker.open_s = 10\n"
@@ -375,6 +375,30 @@ async def test_g050_a_full_queue_sheds_with_a_time_and_a_waiting_request_gets_it
         entries = gateway.books()
     assert (shed.status_code, shed.headers["retry-after"]) == (503, "5")
     assert sorted((entry.status, entry.queue_s > 0) for entry in entries) == [(200, False), (200, True), (503, False)]
+
+
+async def test_g043_a_refusal_names_the_limit_that_was_met(tmp_path):
+    gate = Signal()
+    server = "[server]\nmax_concurrent_requests = 2\n"
+    pools = PATIENT + "max_concurrency = 1\nmax_queue = 0\n"
+    async with (
+        FakeBackend(Held(gate, Answer("one two"), after=2)) as engine,
+        running(server + one(engine, pools=pools), tmp_path) as gateway,
+        Wire(gateway) as first,
+        Wire(gateway) as uploading,
+    ):
+        await first.ask(stream=True)
+        await first.until(b"one")
+        queue = await gateway.chat()
+        uploading.writer.write(request(gateway)[:-5])
+        await until(lambda: gateway.gateway.active == 2)
+        process = await gateway.chat()
+        gate.set()
+        await first.until(b"[DONE]")
+    messages = [answer.json()["error"]["message"] for answer in (queue, process)]
+    assert "pool 's' is busy: its queue is full" in messages[0]
+    assert "takes 2 requests at once" in messages[1]
+    assert [answer.headers["retry-after"] for answer in (queue, process)] == ["10", "1"]
 
 
 async def test_g090_no_replica_of_five_starves(tmp_path):
