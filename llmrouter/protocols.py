@@ -6,16 +6,15 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from llmrouter.types import Bound, ChatRequest, Decision, Failure, LedgerEntry, Outcome, Principal, Target
+from llmrouter.types import Bound, ChatRequest, Decision, Failure, LedgerEntry, Outcome, Principal, Target, value
 
 __all__ = ["Backend", "BackendFault", "Candidate", "Ledger", "Plan", "PlanInput", "Reply", "Strategy", "Timeouts"]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Candidate:
     """A model that can honour the whole request, with what the plan needs to know of it."""
 
@@ -29,7 +28,7 @@ class Candidate:
     context_window: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class PlanInput:
     """All that a strategy may look at; it does no I/O and reads no clock of its own."""
 
@@ -74,7 +73,7 @@ class Strategy(Protocol):
         """
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Timeouts:
     """Seconds for each phase of a call; `total_s` bounds them together."""
 

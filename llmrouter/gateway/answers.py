@@ -7,7 +7,6 @@ import json
 import re
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import UTC
 from typing import Any
 
@@ -15,7 +14,7 @@ import orjson
 
 from llmrouter.gateway.deltas import new_call_id
 from llmrouter.gateway.fields import ABORTED, REFUSED_IN_ANSWERS
-from llmrouter.types import ChatRequest, Failure, Usage
+from llmrouter.types import ChatRequest, Failure, Usage, value
 
 __all__ = [
     "Completion",
@@ -55,7 +54,7 @@ _LONGEST_MESSAGE = 2000
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Refusal:
     """An error answer: what kind it is, and the engine's own words."""
 
@@ -66,7 +65,7 @@ class Refusal:
     """The engine's error object; empty when it sent none."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Completion:
     """A whole answer, ready for the client."""
 

@@ -177,6 +177,8 @@ class Exchange:
         """Stop watching the client."""
         if self._watcher is not None:
             self._watcher.cancel()
+            # The task knows this exchange; without this the two would wait for the garbage collector.
+            self._watcher = None
 
     async def _watch(self, task: asyncio.Task[Any]) -> None:
         while (await self._receive())["type"] != "http.disconnect":

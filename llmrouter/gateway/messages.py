@@ -13,7 +13,7 @@ _ROLES = frozenset(("developer", "system", "user", "assistant", "tool", "functio
 _PART_NEEDS = {"text": None, "refusal": None, "image_url": "vision", "input_audio": "audio_input", "file": "files"}
 _SAID_OTHERWISE = frozenset(("tool_calls", "function_call", "refusal", "audio", "reasoning", "reasoning_content"))
 """What an assistant may have said instead of content."""
-_OPENING = 2048
+_OPENING = 512
 """Characters of the first turns that identify a conversation."""
 _BYTES_OF_A_TOKEN_ID = 3
 """Text bytes that a token id counts for, so that one bound serves both kinds of prompt."""

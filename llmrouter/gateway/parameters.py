@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -11,7 +10,7 @@ import orjson
 from llmrouter.config import LimitsConfig
 from llmrouter.errors import RequestError, UnsupportedParameter
 from llmrouter.gateway.messages import Prompt
-from llmrouter.types import Endpoint
+from llmrouter.types import Endpoint, value
 
 __all__ = ["Reading", "check_parameters", "flag", "integer"]
 
@@ -21,7 +20,7 @@ _SERVICE_TIERS = ("auto", "default", "flex", "scale", "priority", "fast")
 _TOOL_CHOICES = ("none", "auto", "required")
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Reading:
     """A request while it is read; the checks add to `needs` and to the prompt's size."""
 

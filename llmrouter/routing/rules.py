@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -22,14 +21,14 @@ from llmrouter.routing.conditions import compile_match, compile_pattern, pattern
 from llmrouter.routing.match import Facts, Match
 from llmrouter.routing.problems import InvalidRules, Problem
 from llmrouter.routing.sticky import pick
-from llmrouter.types import ChatRequest, RoutingVersion, Rule
+from llmrouter.types import ChatRequest, RoutingVersion, Rule, value
 
 __all__ = ["MAX_RULES", "Able", "Choice", "CompiledRule", "RuleSet", "compile_rules"]
 
 MAX_RULES = 1000
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Choice:
     """Which model a request starts with, and why."""
 
@@ -55,7 +54,7 @@ class Able:
                 self.by_model.setdefault(candidate.model_id, candidate)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class CompiledRule:
     """A rule with its compiled match."""
 

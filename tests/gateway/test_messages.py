@@ -143,7 +143,7 @@ def test_the_last_user_turn_is_what_routing_reads():
 def test_a_conversation_is_known_by_its_turns_up_to_the_first_of_the_user():
     first = [{"role": "system", "content": "s"}, {"role": "user", "content": "u" * 5000}]
     later = [*first, {"role": "assistant", "content": "x"}, {"role": "user", "content": "more"}]
-    assert read(*first)[0].opening == read(*later)[0].opening == "s" + "u" * 2048
+    assert read(*first)[0].opening == read(*later)[0].opening == "s" + "u" * 512
 
 
 @pytest.mark.parametrize(

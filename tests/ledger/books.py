@@ -1,5 +1,6 @@
 """Ledger entries for the tests of the books: one plain one, and arbitrary ones for hypothesis."""
 
+from dataclasses import fields
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
@@ -102,7 +103,7 @@ def _attempts(draw: st.DrawFn) -> tuple[Attempt, ...]:
 
 
 def _fields(made: Attempt) -> dict[str, Any]:
-    return {name: getattr(made, name) for name in Attempt.__slots__ if name != "seq"}
+    return {each.name: getattr(made, each.name) for each in fields(made) if each.name != "seq"}
 
 
 entries = st.builds(
