@@ -17,7 +17,7 @@ import typer
 from pydantic import BaseModel
 from typer.testing import CliRunner
 
-from llmrouter import config
+from llmrouter import sections as classes
 from llmrouter.cli import build_app
 
 __all__ = ["cli_reference", "command_names", "configuration_reference", "sections"]
@@ -51,24 +51,24 @@ def command_names(app: typer.Typer) -> list[str]:
 def sections() -> list[tuple[str, type[BaseModel]]]:
     """Every section of the file with the class that checks it, in the order of the file."""
     return [
-        ("server", config.ServerConfig),
-        ("admin", config.AdminConfig),
-        ("store", config.StoreConfig),
-        ("limits", config.LimitsConfig),
-        ("log", config.LogConfig),
-        ("models.ID", config.ModelConfig),
-        ("models.ID.price", config.PriceConfig),
-        ("models.ID.price.usd", config.ListPrice),
-        ("models.ID.price.gpu", config.GpuPrice),
-        ("pools.ID", config.PoolConfig),
-        ("pools.ID.timeouts", config.TimeoutConfig),
-        ("pools.ID.breaker", config.BreakerConfig),
-        ('pools.ID.runner, kind = "llama_cpp"', config.LlamaCppRunner),
-        ('pools.ID.runner, kind = "vllm"', config.VllmRunner),
-        ("tiers.ID", config.TierConfig),
-        ("routing", config.RoutingConfig),
-        ("[routing.rules]", config.RuleConfig),
-        ("tenants.ID", config.TenantConfig),
+        ("server", classes.ServerConfig),
+        ("admin", classes.AdminConfig),
+        ("store", classes.StoreConfig),
+        ("limits", classes.LimitsConfig),
+        ("log", classes.LogConfig),
+        ("models.ID", classes.ModelConfig),
+        ("models.ID.price", classes.PriceConfig),
+        ("models.ID.price.usd", classes.ListPrice),
+        ("models.ID.price.gpu", classes.GpuPrice),
+        ("pools.ID", classes.PoolConfig),
+        ("pools.ID.timeouts", classes.TimeoutConfig),
+        ("pools.ID.breaker", classes.BreakerConfig),
+        ('pools.ID.runner, kind = "llama_cpp"', classes.LlamaCppRunner),
+        ('pools.ID.runner, kind = "vllm"', classes.VllmRunner),
+        ("tiers.ID", classes.TierConfig),
+        ("routing", classes.RoutingConfig),
+        ("[routing.rules]", classes.RuleConfig),
+        ("tenants.ID", classes.TenantConfig),
     ]
 
 
@@ -94,7 +94,7 @@ def _meanings() -> dict[tuple[str, str], str]:
     """By class and key, `__doc__` for the class itself: the text file's, else the docstring."""
     written = tomllib.loads(_MEANINGS.read_text(encoding="utf-8"))
     found = {}
-    for node in ast.parse(inspect.getsource(config)).body:
+    for node in ast.parse(inspect.getsource(classes)).body:
         if isinstance(node, ast.ClassDef):
             found[node.name, "__doc__"] = ast.get_docstring(node) or ""
             found.update({(node.name, key): text for key, text in _attribute_docstrings(node)})
