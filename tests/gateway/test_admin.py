@@ -79,6 +79,7 @@ async def test_a_dry_run_checks_and_changes_nothing(tmp_path):
     ("rule", "says"),
     [
         ({"rule_id": "r", "model_id": "nobody"}, "nobody"),
+        ({"rule_id": "r", "tier_role": "large", "match": {"tenant": "stranger"}}, "stranger"),
         ({"rule_id": "r", "tier_role": "frontier"}, "frontier"),
         ({"rule_id": "r", "tier_role": "large", "match": {"colour": "red"}}, "colour"),
         ({"rule_id": "r", "tier_role": "large", "match": {"regex": "("}}, "regex"),
@@ -89,7 +90,7 @@ async def test_a_dry_run_checks_and_changes_nothing(tmp_path):
         ({"tier_role": "large"}, "rule_id"),
     ],
 )
-async def test_rules_that_can_never_work_are_refused_with_the_place(tmp_path, rule, says):
+async def test_g046_rules_that_can_never_work_are_refused_with_the_place(tmp_path, rule, says):
     async with FakeBackend() as a, FakeBackend() as b, running(two(a, b), tmp_path, with_admin=True) as gateway:
         told = error(await publish(gateway, rule, base=1), 400)
         assert says in told["message"]
@@ -112,7 +113,7 @@ async def test_history_and_rollback(tmp_path):
         assert error(await admin(gateway, "POST", "routing/rollback", stale), 409)["code"] == "version_conflict"
 
 
-async def test_explain_says_what_serving_would_do(tmp_path):
+async def test_g046_explain_says_what_serving_would_do(tmp_path):
     async with FakeBackend() as a, FakeBackend() as b, running(two(a, b), tmp_path, with_admin=True) as gateway:
         await publish(gateway, TO_LARGE, base=1)
         await gateway.assembly.follow_store()
@@ -120,6 +121,8 @@ async def test_explain_says_what_serving_would_do(tmp_path):
         told = (await admin(gateway, "POST", "routing/explain", {"request": request})).json()
         model_id, _ = await answered_by(gateway, metadata={"team": "dev"})
         assert (told["model_id"], told["rule_id"]) == (model_id, "code-to-large")
+        small = (await admin(gateway, "POST", "routing/explain", {"request": {**request, "metadata": {}}})).json()
+        assert [link["model_id"] for link in small["chain"]] == ["s", "l"]
         limited = await gateway.new_key(tiers=["other"])
         asked = {"request": request, "key_id": limited.split("-")[1]}
         assert (await admin(gateway, "POST", "routing/explain", asked)).json()["allowed"] is False
