@@ -97,7 +97,10 @@ def apply(
     for text in warnings:
         warn(text)
     changes = _changes(current.rules, given.rules)
-    if not dry_run:
+    if dry_run:
+        if current.version:
+            _published(loaded).compare(base)
+    else:
         draft = _published(loaded).publish(given.rules, base_version=base, author=_author(), note=draft.note)
     if as_json:
         body = {"dry_run": dry_run, "current_version": current.version, "changes": changes, "warnings": warnings}

@@ -44,6 +44,9 @@ def read_rules_file(path: Path) -> RulesFile:
     document = _parse(_text(path, name), name)
     if isinstance(document, list):
         document = {"rules": document}
+    elif isinstance(document, dict) and isinstance(document.get("routing"), dict):
+        # A whole configuration: its rules count, and so do the examples of the documentation, which are parts of one.
+        document = {"rules": document["routing"].get("rules", [])}
     if not isinstance(document, dict) or "rules" not in document:
         raise UsageError(f"{name}: holds no rules; TOML rules begin with [[rules]], JSON with a key `rules` or a list")
     _refuse_unknown(document, name)

@@ -144,7 +144,10 @@ class _Gate:
         async def replay() -> Message:
             return next(messages, None) or await receive()
 
-        await self._app(scope, replay, send)
+        # Every body here is JSON; a client that does not say so, as curl without a header, is not refused for it.
+        headers = [(name, value) for name, value in scope["headers"] if name != b"content-type"]
+        json_scope = {**scope, "headers": [*headers, (b"content-type", b"application/json")]}
+        await self._app(json_scope, replay, send)
 
 
 def _admin_of(context: AdminContext, scope: Scope) -> Principal:
@@ -184,6 +187,7 @@ def _add_routing(app: FastAPI, context: AdminContext) -> None:
         draft = RoutingVersion(now.version + 1, rules, now.created_at, admin.key_id, body.note, body.base_version)
         warnings = list(compile_rules(draft, context.config()).warnings)
         if body.dry_run:
+            store.compare(body.base_version)
             return {"dry_run": True, "current_version": now.version, "warnings": warnings, **version_as_json(draft)}
         done = store.publish(rules, base_version=body.base_version, author=admin.key_id, note=body.note)
         return {"warnings": warnings, **version_as_json(done)}

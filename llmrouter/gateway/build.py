@@ -8,7 +8,7 @@ import dataclasses
 import logging
 import random
 import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,7 @@ from llmrouter.tenancy.keys import KeyRing, load_keys
 from llmrouter.tenancy.pepper import load_pepper
 from llmrouter.types import Principal, RoutingVersion, Rule
 
-__all__ = ["Assembly", "RunnerUrls", "prepare_store", "seed_rules"]
+__all__ = ["Assembly", "RunnerUrls", "prepare_store", "rules_drift", "seed_rules"]
 
 _log = logging.getLogger("llmrouter.gateway")
 
@@ -69,6 +69,23 @@ def prepare_store(config: Config) -> Path:
 def seed_rules(config: Config) -> tuple[Rule, ...]:
     """The configuration's rules as the router's type."""
     return tuple(Rule(**rule.model_dump()) for rule in config.routing.rules)
+
+
+def rules_drift(config: Config, store: Path) -> str | None:
+    """Says so when the file's rules, which only seeded version 1, are not those that are in force."""
+    current = RoutingStore(store).current()
+    if not config.routing.rules or _comparable(seed_rules(config)) == _comparable(current.rules):
+        return None
+    return (
+        f"the rules of the file are not in force: the store's routing version {current.version} has others; "
+        "publish the file's with `llmrouter rules apply FILE`"
+    )
+
+
+def _comparable(rules: Sequence[Rule]) -> list[tuple[Any, ...]]:
+    return sorted(
+        (r.rule_id, repr(sorted(r.match.items())), r.model_id, r.tier_role, r.weight, r.priority) for r in rules
+    )
 
 
 class Assembly:

@@ -76,6 +76,8 @@ class Pipeline:
             if failure is not None:
                 run.status, run.error_code = failure.status, failure.code
             failure = await self._record(state, run) or failure
+            if failure is not None and failure.status >= 500:
+                _log.warning("request %s got %d: %s", run.request_id, failure.status, _tried(run))
         if failure is not None or ending is None:
             await exchange.refuse(failure or InternalError("no answer"))
         else:
@@ -110,6 +112,14 @@ class Pipeline:
             self._metrics.lost(error.code)
             return error
         return None
+
+
+def _tried(run: Run) -> str:
+    """The attempts of a call, for the log."""
+    tries = (
+        f"{t.target.model_id} at {t.replica or 'no replica'}: {t.failure or 'ok'} {t.status or ''}" for t in run.trials
+    )
+    return "; ".join(each.rstrip() for each in tries) or "no attempt"
 
 
 def _following(steps: Steps, outcome: Outcome, answer: Answer | None) -> Target | None:

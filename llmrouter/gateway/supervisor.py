@@ -29,7 +29,7 @@ from llmrouter.config_checks import refuse_contradictions
 from llmrouter.database import database_path
 from llmrouter.errors import ConfigError, RouterError
 from llmrouter.gateway.app import AdminContext, build_admin_app
-from llmrouter.gateway.build import check_reload, prepare_store
+from llmrouter.gateway.build import check_reload, prepare_store, rules_drift
 from llmrouter.gateway.listen import bind, is_loopback, server, split_address
 from llmrouter.gateway.slots import render_slots
 from llmrouter.gateway.worker import Boot
@@ -84,6 +84,7 @@ class Supervisor:
         run_dir = store.with_name(f"{store.name}.run")
         run_dir.mkdir(exist_ok=True)
         check_keys(self._config, store)
+        self._tell_of_drift(self._config, store)
         loop = asyncio.get_running_loop()
         for signal_number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(signal_number, self.stop)
@@ -174,6 +175,12 @@ class Supervisor:
         stack.push_async_callback(_stop_server, admin, task)
         return f"http://{_shown(listener)}"
 
+    @staticmethod
+    def _tell_of_drift(config: Config, store: Path) -> None:
+        drift = rules_drift(config, store)
+        if drift is not None:
+            _log.warning("%s", drift)
+
     async def _follow_reloads(self) -> None:
         while True:
             await self._reloads.get()
@@ -196,6 +203,7 @@ class Supervisor:
             raise ConfigError(refused[0])
         self._config, self._text, self._version = config, text, self._version + 1
         _log.info("configuration version %d is in force", self._version)
+        self._tell_of_drift(config, database_path(config.store.url))
         self._on_event("reloaded", {"version": self._version})
 
 

@@ -51,6 +51,11 @@ class RoutingStore:
             newest = _newest(connection)
             return [_read(connection, version) for version in range(newest, max(newest - limit, 0), -1)]
 
+    def compare(self, base_version: int) -> None:
+        """Raises `VersionConflict` unless that version is the current one, as `publish` would."""
+        with reading(self._path) as connection:
+            _compare(connection, base_version)
+
     def publish(self, rules: Sequence[Rule], *, base_version: int, author: str, note: str = "") -> RoutingVersion:
         """Publish rules as the next version, if `base_version` is still the current one (0 when there is none).
 

@@ -10,7 +10,7 @@ import pytest
 
 from llmrouter.config import load
 from llmrouter.database import database_path
-from llmrouter.gateway.build import prepare_store
+from llmrouter.gateway.build import prepare_store, rules_drift
 from llmrouter.routing.versions import RoutingStore
 from tests.cli.command import llmrouter, two_models
 
@@ -202,3 +202,25 @@ def test_explain_fails_as_the_request_itself_would(config: Path):
     refused = llmrouter("rules", "explain", "--tier", "gold", "--prompt", "Hi", "--config", config)
     assert refused.code == 1
     assert "no model `gold`" in refused.err
+
+
+def test_a_dry_run_fails_where_publishing_would(config: Path, tmp_path: Path):
+    path = rules_file(tmp_path, ALL_LARGE)
+    tried = llmrouter("rules", "apply", path, "--dry-run", "--base-version", "7", "--config", config)
+    assert tried.code == 1
+    assert "version" in tried.err
+
+
+def test_a_configuration_is_a_rules_file_too(config: Path):
+    """The examples of docs/routing.md are parts of a configuration, and people publish the file they have edited."""
+    config.write_text(config.read_text().replace('tier_role = "small"', 'tier_role = "large"'))
+    assert llmrouter("rules", "apply", config, "--config", config).code == 0
+    assert {rule.tier_role for rule in store(config).current().rules} == {"large"}
+
+
+def test_rules_of_the_file_that_are_not_in_force_are_pointed_out(config: Path):
+    loaded = load(config)
+    path = database_path(loaded.store.url)
+    assert rules_drift(loaded, path) is None
+    config.write_text(config.read_text().replace("priority = 10", "priority = 11"))
+    assert "routing version 1 has others" in str(rules_drift(load(config), path))

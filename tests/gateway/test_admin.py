@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,21 @@ async def test_a_dry_run_checks_and_changes_nothing(tmp_path):
         assert (shown["dry_run"], shown["current_version"], shown["version"]) == (True, 1, 2)
         assert (await admin(gateway, "GET", "routing")).json()["version"] == 1
         error(await publish(gateway, {**TO_LARGE, "model_id": "l"}, base=1, dry_run=True), 400)
+        error(await publish(gateway, TO_LARGE, base=7, dry_run=True), 409)
+
+
+async def test_a_body_is_json_whatever_its_content_type_says(tmp_path):
+    """`curl -d` without a header calls it a form."""
+    async with FakeBackend() as a, FakeBackend() as b, running(two(a, b), tmp_path, with_admin=True) as gateway:
+        answer = await gateway.http.post(
+            "/v1/admin/routing",
+            content=json.dumps({"base_version": 1, "rules": [TO_LARGE]}),
+            headers={
+                "authorization": f"Bearer {gateway.admin_key}",
+                "content-type": "application/x-www-form-urlencoded",
+            },
+        )
+    assert answer.status_code == 200, answer.text
 
 
 @pytest.mark.parametrize(

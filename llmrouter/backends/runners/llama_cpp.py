@@ -20,7 +20,9 @@ def require_llama_cpp(pool_id: str) -> None:
         ConfigError: it is not; the message names the extra.
     """
     if importlib.util.find_spec("xllamacpp") is None:
-        raise ConfigError(f"pools.{pool_id}.runner: llama.cpp is missing: pip install 'llmrouter[engines-cpu]'")
+        raise ConfigError(
+            f"pools.{pool_id}.runner: llama.cpp is missing: pip install '.[engines-cpu]' in llmrouter's folder"
+        )
 
 
 def llama_cpp_arguments(runner: LlamaCppRunner, *, model_path: Path, model_id: str, port: int) -> list[str]:

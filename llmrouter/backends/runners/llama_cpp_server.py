@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-_MISSING = "llama.cpp is missing: pip install 'llmrouter[engines-cpu]'\n"
+_MISSING = "llama.cpp is missing: pip install '.[engines-cpu]' in llmrouter's folder\n"
 _PROMPT_CACHE_MIB = 512
 
 

@@ -60,7 +60,7 @@ def test_without_the_extra_the_launcher_says_what_to_install() -> None:
     )
     ended = subprocess.run([sys.executable, "-c", hide], capture_output=True, text=True, check=False)
     assert ended.returncode == 2
-    assert ended.stderr == "llama.cpp is missing: pip install 'llmrouter[engines-cpu]'\n"
+    assert ended.stderr == "llama.cpp is missing: pip install '.[engines-cpu]' in llmrouter's folder\n"
 
 
 def test_the_engine_is_set_as_the_command_line_says(tmp_path: Path) -> None:
