@@ -190,11 +190,12 @@ async def test_two_choices_whole_and_streamed(tmp_path, dialect):
 
 
 async def test_the_raw_response_has_the_headers(tmp_path):
-    async with client_of(tmp_path) as (client, gateway, _):
+    async with client_of(tmp_path) as (client, gateway, engine):
         raw = await client.chat.completions.with_raw_response.create(model="auto", messages=MESSAGES)
         answer = raw.parse()
         (entry,) = gateway.books()
     assert raw.request_id == raw.headers["x-request-id"] == entry.request_id
+    assert engine.calls[0].header("x-request-id") == entry.request_id
     assert (raw.headers["x-llmrouter-model"], raw.headers["x-llmrouter-tier"]) == ("s", "auto")
     assert float(raw.headers["x-llmrouter-cost-usd"]) == float(entry.cost_usd) > 0
     assert answer.choices[0].message.content == "Hi"
