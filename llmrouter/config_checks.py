@@ -8,6 +8,7 @@ meant. Defaults alone are never either.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel
 
@@ -48,6 +49,7 @@ def oddities(config: Config) -> list[str]:
         *_idle_models(config),
         *_idle_peers(config),
         *_idle_retries(config),
+        *_odd_paths(config),
     ]
 
 
@@ -164,6 +166,16 @@ def _idle_models(config: Config) -> Iterator[str]:
             yield f"models.{model_id}: has no pool, so nothing can be sent to it"
         elif model_id in pooled and model_id not in used:
             yield f"models.{model_id}: plays no role in any tier, so its pool gets no request"
+
+
+def _odd_paths(config: Config) -> Iterator[str]:
+    for pool_id, pool in config.pools.items():
+        for url in pool.urls:
+            path = urlsplit(url).path.rstrip("/")
+            if path.endswith(("/completions", "/embeddings")):
+                yield f"pools.{pool_id}.urls: {url} names an endpoint; give the address up to and including /v1"
+            elif not path:
+                yield f"pools.{pool_id}.urls: {url} has no path; most servers answer under /v1"
 
 
 def _idle_peers(config: Config) -> Iterator[str]:

@@ -176,7 +176,9 @@ def _create_private(path: Path) -> None:
     except FileNotFoundError:
         raise ConfigError(f"store.url: the folder {path.parent} does not exist; create it first") from None
     except OSError as error:
-        raise StoreUnavailable(f"the store {path.name} cannot be opened: {error.strerror}") from error
+        raise StoreUnavailable(
+            f"the store {path} cannot be opened: {error.strerror}; store.url may name another place, best absolute"
+        ) from error
 
 
 def _enter_wal(connection: sqlite3.Connection, path: Path, busy_timeout_s: float) -> None:

@@ -86,6 +86,15 @@ def test_the_same_address_twice_is_one_replica_and_refused():
     ]
 
 
+def test_an_address_that_is_probably_no_base_address_is_warned_of():
+    def odd(url: str) -> list[str]:
+        return oddities(parse(model("s") + pool("s", [url]) + tier("auto", small="s")))
+
+    assert odd("http://127.0.0.1:9/v1") == odd("http://127.0.0.1:9/proxy/v1/") == []
+    assert "has no path" in odd("http://127.0.0.1:9")[0]
+    assert "names an endpoint" in odd("http://127.0.0.1:9/v1/chat/completions")[0]
+
+
 def test_a_pool_that_the_gateway_starts_is_not_hosted():
     text = model("s") + '[pools.s]\nmodel = "s"\napi = "echo"\nhosted = true\n' + tier("auto", small="s")
     assert contradictions(parse(text))[0].startswith("pools.s.hosted:")
