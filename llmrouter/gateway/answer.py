@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
+from typing import Protocol
+
+import orjson
 
 from llmrouter.backends.pool import Lease
 from llmrouter.errors import RouterError, UpstreamFailed, UpstreamTimeout
@@ -46,7 +48,7 @@ class Ending:
 
     __slots__ = ("body", "tail")
 
-    def __init__(self, *, body: dict[str, Any] | None = None, tail: bytes = b"") -> None:
+    def __init__(self, *, body: bytes | None = None, tail: bytes = b"") -> None:
         self.body = body
         self.tail = tail
 
@@ -65,7 +67,8 @@ class JsonAnswer:
         usage = body["usage"] = client_usage(self._completion.usage, self._trial.usage)
         if run.request.endpoint == "embeddings":
             del usage["completion_tokens"]
-        return Ending(body=body)
+        # Written before it is booked: an answer that cannot be written must not be booked as given.
+        return Ending(body=orjson.dumps(body))
 
     def discard(self) -> None:
         return None
@@ -102,8 +105,11 @@ class StreamAnswer:
                 await self._pass_on(client)
             failure = self._verdict()
         except BackendFault as fault:
-            failure = fault.failure
-            raise _broken_off(failure, fault.message) from fault
+            # Some engines finish every choice and then neither say so nor hang up; a cut is a cut all the same.
+            silent = fault.failure is Failure.TIMEOUT and self._rewriter.complete and not self._rewriter.failed
+            failure = None if silent else fault.failure
+            if failure is not None:
+                raise _broken_off(failure, fault.message) from fault
         except TimeoutError:
             failure = Failure.TIMEOUT
             raise _broken_off(failure, "it took longer than a request may take") from None

@@ -51,6 +51,8 @@ _STATUS_OF_WORD = {
 
 _LONGEST_WAIT_S = 3600.0
 _LONGEST_MESSAGE = 2000
+_LOOSE_BYTES = 1024 * 1024
+"""Beyond this, JSON that is not strict is none: reading it the slow way would hold up all other requests."""
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
@@ -83,6 +85,8 @@ def read_json(raw: bytes) -> Any:
     try:
         return orjson.loads(raw)
     except orjson.JSONDecodeError as error:
+        if len(raw) > _LOOSE_BYTES:
+            raise
         try:
             loose = json.loads(raw.decode("utf-8", "replace"), parse_constant=lambda _: None)
         except RecursionError:

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from zlib import crc32
 
+import orjson
+
 from llmrouter.backends.pool import Lease, Pool
 from llmrouter.config import ModelConfig, TimeoutConfig
 from llmrouter.errors import NoCapacity
@@ -127,11 +129,16 @@ async def _begin_stream(
         chat=request.endpoint == "chat",
     )
     held = b""
-    while not rewriter.begun and not rewriter.over:
-        block = await reply.next_block()
-        held += rewriter.feed(block) if block else rewriter.drain()
-        if not block:
-            break
+    try:
+        # Role chunks and comments are bytes but no output: they must not push the time limit out.
+        async with asyncio.timeout(min(route.timeouts.first_byte_s, max(run.deadline - now(), 0.0))):
+            while not rewriter.begun and not rewriter.over:
+                block = await reply.next_block()
+                held += rewriter.feed(block) if block else rewriter.drain()
+                if not block:
+                    break
+    except TimeoutError:
+        raise BackendFault(Failure.TIMEOUT, "no output within the time limit") from None
     if rewriter.error is not None:
         return _failed(trial, refusal_from_error(rewriter.error), reply, lease, now)
     if not rewriter.begun:
@@ -150,12 +157,22 @@ async def _read_whole(
     envelope: dict[str, Any] = {"id": _answer_id(run), "created": run.created, "model": run.request.model}
     completion = read_completion(raw, trial.request, envelope=envelope)
     if isinstance(completion, Refusal):
+        trial.count(_usage_of(raw))
         return _failed(trial, completion, reply, lease, now)
     reply.close()
     lease.succeed()
     trial.ended = now()
     trial.count(completion.usage, output_chunks=0 if completion.usage else len(raw) // 4)
     return Outcome(trial.target, status=200), JsonAnswer(completion, trial)
+
+
+def _usage_of(raw: bytes) -> dict[str, Any]:
+    """The usage in an answer that cannot be given: the engine has worked for it all the same."""
+    try:
+        usage = orjson.loads(raw).get("usage")
+    except (orjson.JSONDecodeError, AttributeError):
+        return {}
+    return usage if isinstance(usage, dict) else {}
 
 
 def _failed(

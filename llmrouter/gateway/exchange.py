@@ -146,7 +146,7 @@ class Exchange:
         if ending.body is None:
             await self._end(ending.tail)
         else:
-            await self._whole(200, orjson.dumps(ending.body), self._own_headers())
+            await self._whole(200, ending.body, self._own_headers())
 
     async def refuse(self, error: RouterError) -> None:
         """Tell the client of an error, in the one form it can notice at this point."""

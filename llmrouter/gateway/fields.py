@@ -43,10 +43,12 @@ ENGINE_FIELDS = frozenset(
 
 REFUSED_FIELDS = frozenset(
     """chat_template chat_template_kwargs kv_transfer_params ec_transfer_params cache_salt priority vllm_xargs
-    mm_processor_kwargs media_io_kwargs request_id session_id stream_interval slot_id id_slot lora_request""".split()
+    mm_processor_kwargs media_io_kwargs request_id session_id stream_interval slot_id id_slot lora_request lora
+    n_cmpl n_predict n_keep n_discard n_probs reasoning_format""".split()
 )
-"""Engine controls that reach past the own request (other tenants' cache, templates, scheduling): a 400 unless the
-operator lists them in `limits.allow_engine_fields`."""
+"""Engine controls that reach past the own request (other tenants' cache, templates, scheduling), or that say again what
+a checked and booked parameter says (`n_cmpl`, `n_predict`): a 400 unless the operator lists them in
+`limits.allow_engine_fields`."""
 
 REFUSED_IN_ANSWERS = frozenset("kv_transfer_params ec_transfer_params timings metrics __verbose".split())
 """Engine internals that never reach a client."""

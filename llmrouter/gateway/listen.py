@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import ipaddress
 import socket
 from collections.abc import Iterator
 
 import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from llmrouter.errors import ConfigError
 from llmrouter.gateway.asgi import App
@@ -52,6 +54,42 @@ def bind(listen: str) -> socket.socket:
     return listener
 
 
+_MOST_HEAD_BYTES = 2 * 1024 * 1024
+"""Generous, so that an absurd API key is still told that it is wrong (401)."""
+_HEAD_TIMEOUT_S = 30.0
+
+
+class _Protocol(HttpToolsProtocol):
+    """uvicorn's HTTP/1.1 with limits on a request's head, which it has none of: bytes, and time for the first one."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._in_head = True
+        self._head_bytes = 0
+        self._first_head = self.loop.call_later(_HEAD_TIMEOUT_S, transport.close)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._first_head.cancel()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._in_head:
+            self._head_bytes += len(data)
+        super().data_received(data)
+        if self._in_head and self._head_bytes > _MOST_HEAD_BYTES and not self.transport.is_closing():
+            self.send_400_response("the head of the request is too large")
+
+    def on_headers_complete(self) -> None:
+        self._first_head.cancel()
+        self._in_head = False
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        self._in_head = True
+        self._head_bytes = 0
+
+
 class _Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -63,7 +101,7 @@ def server(app: App, *, drain_s: float) -> uvicorn.Server:
     """A uvicorn server without signal handling, access log or framework headers of its own."""
     config = uvicorn.Config(
         app,
-        http="httptools",
+        http=_Protocol,
         loop="uvloop",
         lifespan="off",
         log_config=None,

@@ -132,9 +132,21 @@ def _other_bytes(message: dict[str, Any], position: int) -> int:
     calls = message.get("tool_calls")
     if calls is not None and (not isinstance(calls, list) or not all(isinstance(call, dict) for call in calls)):
         raise _wrong(f"messages[{position}].tool_calls", "must be a list of objects")
+    for number, call in enumerate(calls or ()):
+        _check_call(call, f"messages[{position}].tool_calls[{number}]")
     said = [call.get("function") or call.get("custom") for call in calls or ()]
     said += [message.get(name) for name in ("function_call", "reasoning", "reasoning_content", "refusal")]
     return sum(len(str(what).encode()) for what in said if what)
+
+
+def _check_call(call: dict[str, Any], where: str) -> None:
+    """Engines answer a malformed earlier call with a 500, which would look like their own failure."""
+    if not isinstance(call.get("id"), str):
+        raise _wrong(f"{where}.id", "must be a string")
+    kind, text = ("custom", "input") if "custom" in call else ("function", "arguments")
+    inner = call.get(kind)
+    if not isinstance(inner, dict) or not isinstance(inner.get("name"), str) or not isinstance(inner.get(text), str):
+        raise _wrong(f"{where}.{kind}", f"must have a `name` and `{text}`, both strings")
 
 
 def _wrong(where: str, what: str) -> RequestError:

@@ -52,7 +52,11 @@ class Trial:
         """Take over the engine's usage, or an estimate where it gave none and may have worked."""
         if raw is not None:
             self.usage, self.alerts = normalise_usage(raw)
-        elif self.called and (output_chunks or self.failure is None or self.failure in _SENT):
+            cut_short = self.failure is not None and self.usage.output_tokens < output_chunks
+            if self.usage != Usage() and not cut_short:
+                return
+        # Nothing, zeros, or a count from before the answer broke off: what was seen is nearer the truth.
+        if self.called and (output_chunks or self.failure is None or self.failure in _SENT):
             self.usage = Usage(
                 input_tokens=self.request.input_tokens_bound(4.0), output_tokens=output_chunks, estimated=True
             )

@@ -175,6 +175,10 @@ class Supervisor:
         stack.push_async_callback(_stop_server, admin, task)
         return f"http://{_shown(listener)}"
 
+    async def _tell_workers(self) -> list[dict[str, Any]]:
+        """Hand the configuration in force to every worker; their answers."""
+        return await asyncio.gather(*(w.reload(self._text, self._version) for w in self._workers.values()))
+
     @staticmethod
     def _tell_of_drift(config: Config, store: Path) -> None:
         drift = rules_drift(config, store)
@@ -189,6 +193,8 @@ class Supervisor:
             except RouterError as error:
                 _log.error("the configuration was not reloaded, the old one stays in force: %s", error.message)
                 self._on_event("reload_refused", {"message": error.message})
+            except Exception:  # noqa: BLE001 - one reload that fails must not be the last one
+                _log.exception("the reload failed")
 
     async def _reload(self) -> None:
         """Check the file, then hand the same text to every worker."""
@@ -197,11 +203,15 @@ class Supervisor:
         refuse_contradictions(config, str(self._path))
         check_reload(self._config, config)
         text = self._path.read_text(encoding="utf-8")
-        answers = await asyncio.gather(*(w.reload(text, self._version + 1) for w in self._workers.values()))
-        refused = [answer["message"] for answer in answers if answer["op"] != "reloaded"]
-        if refused:
-            raise ConfigError(refused[0])
+        before = (self._config, self._text, self._version)
+        # Set first: a worker that has just died is started again with these, and so needs no answer.
         self._config, self._text, self._version = config, text, self._version + 1
+        answers = await self._tell_workers()
+        refused = [answer["message"] for answer in answers if answer["op"] == "refused"]
+        if refused:
+            self._config, self._text, self._version = before
+            await self._tell_workers()
+            raise ConfigError(refused[0])
         _log.info("configuration version %d is in force", self._version)
         self._tell_of_drift(config, database_path(config.store.url))
         self._on_event("reloaded", {"version": self._version})
@@ -218,9 +228,15 @@ class _WorkerProcess:
         self._listening: asyncio.Task[None] | None = None
         self._keeping: asyncio.Task[None] | None = None
         self._stopping = False
+        self._talking = asyncio.Lock()
+        """Held while an answer is awaited, so that a reload cannot take the `ready` of a worker that is starting."""
 
     async def start(self) -> None:
         """Start the process and wait until it serves; raises `RouterError` when it cannot."""
+        async with self._talking:
+            await self._start()
+
+    async def _start(self) -> None:
         boot = self._boot()
         self._process = await asyncio.create_subprocess_exec(
             sys.executable,
@@ -250,11 +266,15 @@ class _WorkerProcess:
         self._keeping = asyncio.create_task(self._keep(), name=f"worker {self._slot} restarts")
 
     async def reload(self, text: str, version: int) -> dict[str, Any]:
-        self._send({"op": "reload", "config_text": text, "version": version})
-        try:
-            return await asyncio.wait_for(self._answers.get(), 15.0)
-        except TimeoutError:
-            return {"op": "refused", "message": f"worker {self._slot} did not answer"}
+        """Hand over a configuration; `ended` from a worker that is not there, whose next boot will have it."""
+        async with self._talking:
+            if self._process is None or self._process.returncode is not None:
+                return {"op": "ended"}
+            self._send({"op": "reload", "config_text": text, "version": version})
+            try:
+                return await asyncio.wait_for(self._answers.get(), 15.0)
+            except TimeoutError:
+                return {"op": "refused", "message": f"worker {self._slot} did not answer"}
 
     async def stop(self, grace_s: float) -> None:
         self._stopping = True
@@ -276,7 +296,8 @@ class _WorkerProcess:
     def _send(self, message: dict[str, Any]) -> None:
         assert self._process is not None
         assert self._process.stdin is not None
-        with contextlib.suppress(ConnectionError):
+        # uvloop says RuntimeError of a pipe that is closed: the worker has died, and whoever waits for it is told so.
+        with contextlib.suppress(ConnectionError, RuntimeError):
             self._process.stdin.write(json.dumps(message).encode() + b"\n")
 
     async def _listen(self, process: asyncio.subprocess.Process) -> None:

@@ -24,6 +24,9 @@ _MOST_TOKENS = 2**31 - 1
 _WRITABLE_DEPTH = 250
 """Deeper than this, orjson reads but does not write."""
 _CONTAINERS = (dict, list)
+_MOST_CONTAINERS = 200_000
+"""Brackets in a body; a text rarely has as many, and a tree of more would hold up all other requests."""
+
 _KNOWN = {"chat": CHAT_FIELDS, "completions": COMPLETION_FIELDS, "embeddings": EMBEDDING_FIELDS}
 
 
@@ -61,6 +64,8 @@ def parse(
     n = integer(fields, "n", 1, limits.max_n) or 1
     if endpoint == "completions":
         n *= prompt.texts
+        if prompt.texts > 1:
+            needs.add("n")
         if n > limits.max_messages:
             raise RequestError(f"`prompt` and `n` ask for {n} choices; at most {limits.max_messages}", param="prompt")
     stream = flag(fields, "stream")
@@ -91,6 +96,8 @@ def parse(
 def _read_json(body: bytes, limits: LimitsConfig) -> dict[str, Any]:
     if len(body) > limits.max_body_bytes:
         raise RequestTooLarge(f"the body is larger than {limits.max_body_bytes} bytes")
+    if body.count(b"[") + body.count(b"{") > _MOST_CONTAINERS:
+        raise RequestError(f"the body has more than {_MOST_CONTAINERS} lists and objects", code="invalid_json")
     try:
         fields = orjson.loads(body)
     except orjson.JSONDecodeError as error:

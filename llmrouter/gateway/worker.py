@@ -72,8 +72,7 @@ class Worker:
         self._slots = MetricSlots(Path(boot.metrics_dir), boot.slot, self._assembly.metrics)
         admin = build_admin_app(self._admin_context()) if boot.serve_admin else None
         self._gateway = self._assembly.gateway(admin)
-        self._drain_s = config.server.drain_s
-        self._server = server(self._gateway, drain_s=self._drain_s)
+        self._server = server(self._gateway, drain_s=config.server.drain_s)
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -102,6 +101,8 @@ class Worker:
 
     def _drain(self) -> None:
         self._gateway.draining = True
+        # A reload may have changed the grace time since this server was made.
+        self._server.config.timeout_graceful_shutdown = max(int(self._assembly.state.config.server.drain_s), 1)
         self._server.should_exit = True
 
     async def _take_orders(self) -> None:
