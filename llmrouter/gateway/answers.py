@@ -25,6 +25,7 @@ __all__ = [
     "read_refusal",
     "refusal_from_error",
     "retry_after_s",
+    "stated_usage",
 ]
 
 _CONTEXT_WORDS = (
@@ -92,6 +93,16 @@ def read_json(raw: bytes) -> Any:
         except RecursionError:
             raise error from None
         return orjson.loads(_SURROGATES.sub("\ufffd", json.dumps(loose, ensure_ascii=False)))
+
+
+def stated_usage(raw: bytes) -> dict[str, Any]:
+    """The usage object in a body that is otherwise no answer; empty when there is none."""
+    try:
+        body = read_json(raw)
+    except ValueError:
+        return {}
+    usage = body.get("usage") if isinstance(body, dict) else None
+    return usage if isinstance(usage, dict) else {}
 
 
 def read_refusal(status: int, body: bytes) -> Refusal:

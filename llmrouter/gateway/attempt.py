@@ -8,13 +8,18 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from zlib import crc32
 
-import orjson
-
 from llmrouter.backends.pool import Lease, Pool
 from llmrouter.config import ModelConfig, TimeoutConfig
 from llmrouter.errors import NoCapacity
 from llmrouter.gateway.answer import Answer, JsonAnswer, StreamAnswer
-from llmrouter.gateway.answers import Refusal, read_completion, read_refusal, refusal_from_error, retry_after_s
+from llmrouter.gateway.answers import (
+    Refusal,
+    read_completion,
+    read_refusal,
+    refusal_from_error,
+    retry_after_s,
+    stated_usage,
+)
 from llmrouter.gateway.run import Run, Trial
 from llmrouter.gateway.stream import StreamRewriter
 from llmrouter.protocols import BackendFault, Reply, Timeouts
@@ -157,22 +162,16 @@ async def _read_whole(
     envelope: dict[str, Any] = {"id": _answer_id(run), "created": run.created, "model": run.request.model}
     completion = read_completion(raw, trial.request, envelope=envelope)
     if isinstance(completion, Refusal):
-        trial.count(_usage_of(raw))
+        # The engine has worked for an answer that cannot be given, if it says so.
+        usage = stated_usage(raw)
+        if usage:
+            trial.count(usage)
         return _failed(trial, completion, reply, lease, now)
     reply.close()
     lease.succeed()
     trial.ended = now()
     trial.count(completion.usage, output_chunks=0 if completion.usage else len(raw) // 4)
     return Outcome(trial.target, status=200), JsonAnswer(completion, trial)
-
-
-def _usage_of(raw: bytes) -> dict[str, Any]:
-    """The usage in an answer that cannot be given: the engine has worked for it all the same."""
-    try:
-        usage = orjson.loads(raw).get("usage")
-    except (orjson.JSONDecodeError, AttributeError):
-        return {}
-    return usage if isinstance(usage, dict) else {}
 
 
 def _failed(

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from llmrouter.gateway.run import Trial
-from llmrouter.testing import Answer, FakeBackend, Json, RawSse, event
-from llmrouter.types import ChatRequest, Failure, Target
+from llmrouter.testing import Answer, FakeBackend, Json, RawSse, Slow, event
+from llmrouter.types import ChatRequest, Failure, Target, Usage
 from tests.gateway.test_serve_process import body, children, one_model, served
 from tests.support import model, pool, running, tier
 
@@ -96,12 +96,20 @@ async def test_an_answer_that_cannot_be_given_is_booked_as_work_done(tmp_path: P
     assert entry.cost_usd > 0
 
 
+async def test_a_broken_answer_that_states_no_usage_costs_nothing(tmp_path: Path):
+    """Nothing says that the engine has worked, so nothing is billed."""
+    broken = Json({"error": {"message": "no", "code": 500}})
+    async with FakeBackend(default=broken) as engine, running(one(engine), tmp_path) as gateway:
+        assert (await gateway.chat()).status_code == 502
+        (entry,) = gateway.books()
+    assert entry.usage == Usage()
+    assert not entry.cost_usd
+
+
 async def test_comments_and_role_chunks_do_not_push_the_time_limit_out(tmp_path: Path):
     role = event({"choices": [{"index": 0, "delta": {"role": "assistant"}, "finish_reason": None}]})
 
     async with FakeBackend(default=RawSse((role,))) as engine:
-        from llmrouter.testing import Slow
-
         engine.script(Slow(RawSse((role,) * 100), between_chunks_s=0.02))
         text = one(engine) + "[pools.s.timeouts]\nfirst_byte_s = 0.2\n"
         async with running(text, tmp_path) as gateway:
