@@ -18,7 +18,7 @@ from pydantic import BaseModel, SecretStr
 from llmrouter.config import Config, PoolConfig
 from llmrouter.errors import UsageError
 
-__all__ = ["Value", "effective_values", "output_cap_field", "select"]
+__all__ = ["Value", "effective_values", "output_cap_field", "select", "texts"]
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _SECRET_FLAG = re.compile(r"^--?[\w-]*(key|token|secret|password)[\w-]*", re.IGNORECASE)
@@ -120,7 +120,7 @@ def _at(raw: Any, name: str) -> Any:
 def _leaf(key: str, value: Any, raw: Any) -> Value:
     if raw is _MISSING:
         return Value(key, _plain(value), "default")
-    names = sorted({name for text in _texts(raw) for name in _VARIABLE.findall(text)})
+    names = sorted({name for text in texts(raw) for name in _VARIABLE.findall(text)})
     if names:
         return Value(key, raw, f"environment {', '.join(names)}")
     if ".runner.env." in key:
@@ -142,15 +142,16 @@ def _arguments(given: Iterable[str]) -> list[str]:
     return shown
 
 
-def _texts(raw: Any) -> Iterator[str]:
+def texts(raw: Any) -> Iterator[str]:
+    """Every text in a parsed TOML document."""
     if isinstance(raw, str):
         yield raw
     elif isinstance(raw, Mapping):
         for value in raw.values():
-            yield from _texts(value)
+            yield from texts(value)
     elif isinstance(raw, list):
         for value in raw:
-            yield from _texts(value)
+            yield from texts(value)
 
 
 def _plain(value: Any) -> Any:

@@ -14,6 +14,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from llmrouter.cli.checkup.finding import Finding, fail, info, ok, warning
+from llmrouter.cli.effective import texts
 from llmrouter.config import Config
 
 __all__ = ["check_clock", "check_disk", "check_open_files", "check_secrets", "missing_variables"]
@@ -81,7 +82,7 @@ def check_disk(folder: Path, free_bytes: int | None = None) -> Finding:
 
 def missing_variables(raw: Any, environ: Mapping[str, str]) -> list[str]:
     """Variables that the file names and that are not set, in its order."""
-    names = dict.fromkeys(name for text in _texts(raw) for name in _VARIABLE.findall(text))
+    names = dict.fromkeys(name for text in texts(raw) for name in _VARIABLE.findall(text))
     return [name for name in names if not environ.get(name)]
 
 
@@ -109,17 +110,6 @@ def _literal_secrets(raw: Mapping[str, Any]) -> Iterator[str]:
     for key, value in given.items():
         if isinstance(value, str) and not _VARIABLE.search(value):
             yield key
-
-
-def _texts(raw: Any) -> Iterator[str]:
-    if isinstance(raw, str):
-        yield raw
-    elif isinstance(raw, Mapping):
-        for value in raw.values():
-            yield from _texts(value)
-    elif isinstance(raw, list):
-        for value in raw:
-            yield from _texts(value)
 
 
 def _count(limit: int) -> str:
