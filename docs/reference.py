@@ -18,6 +18,7 @@ from pydantic import BaseModel
 from typer.testing import CliRunner
 
 from llmrouter import sections as classes
+from llmrouter import tenancy_sections as tenancy
 from llmrouter.cli import build_app
 
 __all__ = ["cli_reference", "command_names", "configuration_reference", "sections"]
@@ -55,6 +56,7 @@ def sections() -> list[tuple[str, type[BaseModel]]]:
         ("admin", classes.AdminConfig),
         ("store", classes.StoreConfig),
         ("limits", classes.LimitsConfig),
+        ("ledger", tenancy.LedgerConfig),
         ("log", classes.LogConfig),
         ("models.ID", classes.ModelConfig),
         ("models.ID.price", classes.PriceConfig),
@@ -68,7 +70,13 @@ def sections() -> list[tuple[str, type[BaseModel]]]:
         ("tiers.ID", classes.TierConfig),
         ("routing", classes.RoutingConfig),
         ("[routing.rules]", classes.RuleConfig),
-        ("tenants.ID", classes.TenantConfig),
+        ("tenants.ID", tenancy.TenantConfig),
+        ("tenants.ID.limits", tenancy.LimitSet),
+        ("tenants.ID.samples", tenancy.SampleConsent),
+        ("samples", tenancy.SamplesConfig),
+        ("groups.ID", tenancy.GroupConfig),
+        ("classes", tenancy.ClassesConfig),
+        ("classes.NAME", tenancy.ClassConfig),
     ]
 
 
@@ -94,7 +102,7 @@ def _meanings() -> dict[tuple[str, str], str]:
     """By class and key, `__doc__` for the class itself: the text file's, else the docstring."""
     written = tomllib.loads(_MEANINGS.read_text(encoding="utf-8"))
     found = {}
-    for node in ast.parse(inspect.getsource(classes)).body:
+    for node in (each for module in (classes, tenancy) for each in ast.parse(inspect.getsource(module)).body):
         if isinstance(node, ast.ClassDef):
             found[node.name, "__doc__"] = ast.get_docstring(node) or ""
             found.update({(node.name, key): text for key, text in _attribute_docstrings(node)})

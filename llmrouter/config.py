@@ -35,20 +35,38 @@ from llmrouter.sections import (
     Section,
     ServerConfig,
     StoreConfig,
-    TenantConfig,
     TierConfig,
     TimeoutConfig,
     VllmRunner,
     suggest,
 )
+from llmrouter.tenancy_sections import (
+    CLASSES,
+    LIMIT_KINDS,
+    ClassConfig,
+    ClassesConfig,
+    GroupConfig,
+    LedgerConfig,
+    LimitSet,
+    SampleConsent,
+    SamplesConfig,
+    TenantConfig,
+)
 
 __all__ = [
     "CAPABILITIES",
+    "CLASSES",
+    "LIMIT_KINDS",
     "AdminConfig",
     "BreakerConfig",
+    "ClassConfig",
+    "ClassesConfig",
     "Config",
     "GpuPrice",
+    "GroupConfig",
     "Identifier",
+    "LedgerConfig",
+    "LimitSet",
     "LimitsConfig",
     "ListPrice",
     "LlamaCppRunner",
@@ -58,6 +76,8 @@ __all__ = [
     "PriceConfig",
     "RoutingConfig",
     "RuleConfig",
+    "SampleConsent",
+    "SamplesConfig",
     "ServerConfig",
     "StoreConfig",
     "TenantConfig",
@@ -77,11 +97,15 @@ class Config(Section):
     admin: AdminConfig = AdminConfig()
     store: StoreConfig = StoreConfig()
     limits: LimitsConfig = LimitsConfig()
+    ledger: LedgerConfig = LedgerConfig()
+    samples: SamplesConfig = SamplesConfig()
+    classes: ClassesConfig = ClassesConfig()
     log: LogConfig = LogConfig()
     routing: RoutingConfig = RoutingConfig()
     models: Mapping[Identifier, ModelConfig] = Field(min_length=1)
     pools: Mapping[Identifier, PoolConfig] = Field(min_length=1)
     tiers: Mapping[Identifier, TierConfig] = Field(min_length=1)
+    groups: Mapping[Identifier, GroupConfig] = Field(default_factory=dict)
     tenants: Mapping[Identifier, TenantConfig] = Field(default_factory=lambda: {"default": TenantConfig()})
 
     @model_validator(mode="after")
@@ -102,6 +126,13 @@ class Config(Section):
                     raise ValueError(f"tiers.{tier_id}: no model {model_id!r}{suggest(model_id, self.models)}")
                 if model_id not in pooled:
                     raise ValueError(f"tiers.{tier_id}: model {model_id!r} has no pool")
+        for tenant_id, tenant in self.tenants.items():
+            at = f"tenants.{tenant_id}"
+            if tenant.group is not None and tenant.group not in self.groups:
+                raise ValueError(f"{at}.group: no group {tenant.group!r}{suggest(tenant.group, self.groups)}")
+            for tier_id in (*tenant.tier_limits, *([tenant.degrade_to] if tenant.degrade_to else [])):
+                if tier_id not in self.tiers:
+                    raise ValueError(f"{at}: no tier {tier_id!r}{suggest(tier_id, self.tiers)}")
         reference = self.routing.reference_model
         if reference is not None and reference not in self.models:
             raise ValueError(f"routing.reference_model: no model {reference!r}{suggest(reference, self.models)}")
@@ -193,7 +224,8 @@ def _explain(source: str, item: Any) -> str:
 
 
 def _shown(where: str, value: Any) -> str:
-    return "***" if "key" in where or "secret" in where or "headers" in where else repr(value)[:80]
+    secret = {"api_key", "secret", "headers", "ledger_url", "limits_url"}.intersection(where.split("."))
+    return "***" if secret else repr(value)[:80]
 
 
 def _keys_at(path: list[str]) -> list[str]:
@@ -203,6 +235,7 @@ def _keys_at(path: list[str]) -> list[str]:
         "pools": PoolConfig,
         "tiers": TierConfig,
         "tenants": TenantConfig,
+        "groups": GroupConfig,
     }
     current: type[BaseModel] | None = Config
     for part in path:

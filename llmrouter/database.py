@@ -14,12 +14,13 @@ from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
-from llmrouter.errors import ConfigError, InternalError, RouterError, StoreUnavailable
-from llmrouter.schema import migration_names, migrations
+from llmrouter.errors import ConfigError, InternalError, RouterError, StoreUnavailable, UsageError
+from llmrouter.schema import SET, migration_names, migrations, statements_down
 
 __all__ = [
     "change_counters",
     "database_path",
+    "downgrade",
     "from_instant",
     "migrate",
     "open_database",
@@ -87,6 +88,35 @@ def migrate(path: Path) -> list[str]:
     _create_private(path)
     with writing(path) as connection:
         return _apply(connection, path)
+
+
+def downgrade(path: Path, target: str) -> list[str]:
+    """Undo the migrations after `target`, newest first, for an older llmrouter; returns their names.
+
+    Each is one transaction. What only the newer schema can hold is lost.
+
+    Raises:
+        UsageError: there is no such migration, or it has not run.
+        StoreUnavailable: as `open_database`.
+    """
+    names = migration_names()
+    if target not in names:
+        raise UsageError(f"no migration {target!r}; known: {', '.join(names)}")
+    undone = []
+    with writing(path) as connection:
+        applied = {name for (name,) in connection.execute(_APPLIED, (SET,))}
+        if target not in applied:
+            raise UsageError(f"{path} has not run {target}; upgrade with `llmrouter store migrate`")
+        for name in reversed(names[names.index(target) + 1 :]):
+            if name in applied:
+                for statement in statements_down(name):
+                    connection.execute(statement)
+                connection.execute("DELETE FROM _sqlite_migrations WHERE migration_set = ? AND name = ?", (SET, name))
+                undone.append(name)
+    return undone
+
+
+_APPLIED = "SELECT name FROM _sqlite_migrations WHERE migration_set = ?"
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """The seams of llmrouter: each a small protocol with one shape, so that a plugin has one thing to write.
 
-`LimitStore`, `CacheStore` and `Scorer` join here with the stages that use them.
+`CacheStore` and `Scorer` join here with the stages that use them.
 """
 
 from __future__ import annotations
@@ -9,9 +9,35 @@ from collections.abc import Generator, Sequence
 from datetime import datetime
 from typing import Protocol
 
-from llmrouter.types import Bound, ChatRequest, Decision, Failure, LedgerEntry, Outcome, Principal, Target, value
+from llmrouter.types import (
+    Admission,
+    Bound,
+    ChatRequest,
+    Decision,
+    Failure,
+    LedgerEntry,
+    Limit,
+    Outcome,
+    Principal,
+    Reservation,
+    Spent,
+    Standing,
+    Target,
+    value,
+)
 
-__all__ = ["Backend", "BackendFault", "Candidate", "Ledger", "Plan", "PlanInput", "Reply", "Strategy", "Timeouts"]
+__all__ = [
+    "Backend",
+    "BackendFault",
+    "Candidate",
+    "Ledger",
+    "LimitStore",
+    "Plan",
+    "PlanInput",
+    "Reply",
+    "Strategy",
+    "Timeouts",
+]
 
 
 @value
@@ -59,7 +85,7 @@ class Plan(Protocol):
         """
 
     def bound(self) -> Bound:
-        """The worst case over all paths of `steps`; `cost_usd` is filled in by the gateway, which has the prices."""
+        """The worst case over all paths of `steps`."""
 
 
 class Strategy(Protocol):
@@ -141,16 +167,60 @@ class Backend(Protocol):
         """Close idle connections; calls in flight go on."""
 
 
+class LimitStore(Protocol):
+    """Counters of what is used and set aside, shared by all who serve. What each kind means: `llmrouter.buckets`."""
+
+    async def reserve(self, reservation: Reservation) -> Admission:
+        """Take the whole reservation from every limit it names, or nothing from any; one atomic step.
+
+        A counter that does not exist yet is made in the same step. A repeat with the same `request_id` takes nothing
+        more and is admitted.
+
+        Raises:
+            StoreUnavailable: nothing was taken.
+        """
+
+    async def settle(self, reservation: Reservation, spent: Spent) -> None:
+        """End a reservation: give back what was not used, take what was used beyond it. A repeat changes nothing.
+
+        Raises:
+            StoreUnavailable: not settled yet; it is harmless to ask again, and nothing leaks for good if nobody does.
+        """
+
+    async def bury(self, owner: str, unsettled: Sequence[tuple[Reservation, Spent]]) -> None:
+        """A process has died: take back all that it held, except what its open calls are billed at.
+
+        `owner` is the name under which the process made its reservations. A repeat changes nothing.
+        """
+
+    async def standing(self, limits: Sequence[Limit]) -> tuple[Standing, ...]:
+        """How limits stand now, in the order given; changes nothing."""
+
+    async def aclose(self) -> None:
+        """Give back what this process holds for later, and disconnect."""
+
+
 class Ledger(Protocol):
     """The append-only books."""
+
+    async def open(self, reservation: Reservation) -> Admission:
+        """Admit a call: its reservation is in the books when this returns, and survives the death of the process.
+
+        Where the limits live in the same store, they are taken in the same transaction: both or neither. A repeat with
+        the same `request_id` changes nothing.
+
+        Raises:
+            StoreUnavailable: nothing was taken or written.
+        """
 
     async def record(self, entry: LedgerEntry) -> None:
         """Append one entry with its attempts; returns when it survives the death of the process.
 
-        A repeat with the same `request_id` is harmless and changes nothing.
+        The reservation of that `request_id` ends, and its limits are settled with what the entry used, in the same
+        transaction where they live in the same store. A repeat is harmless and changes nothing.
 
         Raises:
-            StoreUnavailable: the entry is not in the books.
+            StoreUnavailable: the entry is not in the books; the reservation still is.
         """
 
     async def aclose(self) -> None:

@@ -11,7 +11,10 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
+
+from llmrouter.tenancy_sections import Identifier, LimitSet, Seconds, Section
+from llmrouter.types import LatencyClass
 
 __all__ = [
     "CAPABILITIES",
@@ -33,7 +36,6 @@ __all__ = [
     "Section",
     "ServerConfig",
     "StoreConfig",
-    "TenantConfig",
     "TierConfig",
     "TimeoutConfig",
     "VllmRunner",
@@ -73,12 +75,6 @@ ENGINE_CAPABILITIES = {
 }
 
 NonNegative = Annotated[Decimal, Field(ge=0)]
-Seconds = Annotated[float, Field(gt=0, le=86_400)]
-Identifier = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}$")]
-
-
-class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, str_strip_whitespace=True)
 
 
 class ServerConfig(Section):
@@ -100,9 +96,17 @@ class AdminConfig(Section):
 
 
 class StoreConfig(Section):
-    """Where keys, rules and the ledger live. A relative path is taken from the configuration file's folder."""
+    """Where keys, rules, limits and the ledger live. A relative path is taken from the configuration file's folder.
+
+    All of it is in one SQLite file until `ledger_url` or `limits_url` moves a part to a server that several gateways
+    share; the file then still holds what must survive the death of this machine's processes.
+    """
 
     url: str = "sqlite:///llmrouter.db"
+    ledger_url: SecretStr | None = None
+    """`postgresql://…`: keys, rules and the ledger of all gateways in one database (extra `postgres`)."""
+    limits_url: SecretStr | None = None
+    """`redis://…` or `rediss://…`: the limits of all gateways in one Redis or Valkey (extra `redis`)."""
     secret: SecretStr | None = None
     """Pepper of the key hashes; without one, a file `<database>.secret` (mode 0600) is made at first use."""
 
@@ -110,12 +114,29 @@ class StoreConfig(Section):
     @classmethod
     def _known_scheme(cls, url: str) -> str:
         if not url.startswith("sqlite:///"):
-            raise ValueError("only sqlite:///PATH is supported")
+            raise ValueError("only sqlite:///PATH is supported; servers are named by ledger_url and limits_url")
+        return url
+
+    @field_validator("ledger_url")
+    @classmethod
+    def _postgres(cls, url: SecretStr | None) -> SecretStr | None:
+        if url is not None and not url.get_secret_value().startswith(("postgresql://", "postgres://")):
+            raise ValueError("only postgresql://USER@HOST/DATABASE is supported")
+        return url
+
+    @field_validator("limits_url")
+    @classmethod
+    def _redis(cls, url: SecretStr | None) -> SecretStr | None:
+        if url is not None and not url.get_secret_value().startswith(("redis://", "rediss://", "unix://")):
+            raise ValueError("only redis://HOST:PORT/NUMBER, rediss:// and unix:// are supported")
         return url
 
 
 class LimitsConfig(Section):
-    """Caps on a single request, applied before anything is spent on it."""
+    """Caps on a single request, applied before anything is spent on it, and how reservations are made.
+
+    What a tenant, group, key or tier may use is set in its own section: `tenants.ID.limits` and so on.
+    """
 
     max_body_bytes: Annotated[int, Field(ge=1024)] = 16 * 1024 * 1024
     max_depth: Annotated[int, Field(ge=8, le=512)] = 64
@@ -129,6 +150,12 @@ class LimitsConfig(Section):
     """Engine controls that clients may set although they are refused by default, e.g. `chat_template_kwargs`."""
     clamp_output_tokens: bool = True
     """Lower an output cap that cannot fit the window (and say so in `x-llmrouter-clamped`) instead of answering 400."""
+    on_store_down: Literal["closed", "open"] = "closed"
+    """While the shared limits cannot be reached: refuse requests that have limits (503), or serve them unlimited."""
+    lease_s: Annotated[float, Field(ge=0, le=5)] = 0.1
+    """With shared limits: how much of a limit, in seconds of its rate, a worker takes at once for later requests."""
+    reserve_bytes_per_token: Annotated[float, Field(ge=1, le=16)] | None = None
+    """Reserve prompts at this many bytes a token; None takes each model's own. 1 is above any tokenizer's count."""
 
 
 class LogConfig(Section):
@@ -264,6 +291,8 @@ class PoolConfig(Section):
     """Somebody else's API: a fallback to it counts as spill."""
     max_concurrency: Annotated[int, Field(ge=1)] | None = None
     """Calls in flight per worker over all replicas; more wait in the pool's queue."""
+    send_priority: bool = False
+    """Send each latency class's `engine_priority`; for a vLLM pool that was started with priority scheduling."""
     max_queue: Annotated[int, Field(ge=0)] = 256
     queue_timeout_s: Seconds = 10.0
     idle_connection_s: Seconds = 4.0
@@ -312,6 +341,10 @@ class TierConfig(Section):
     max_wait_s: Annotated[float, Field(ge=0, le=60)] = 5.0
     """Longest wait for a Retry-After when nothing else can answer."""
     sticky: Literal["conversation", "key"] = "conversation"
+    latency_class: LatencyClass = "standard"
+    """The class of requests that ask for none and whose key has none."""
+    limits: LimitSet = LimitSet()
+    """Of all tenants together on this tier."""
 
     @model_validator(mode="after")
     def _roles(self) -> Self:
@@ -359,12 +392,6 @@ class RoutingConfig(Section):
     reference_model: Identifier | None = None
     """The model against which savings are stated; None takes the last role of the first tier."""
     rules: tuple[RuleConfig, ...] = ()
-
-
-class TenantConfig(Section):
-    """Somebody who pays. Limits and budgets join here."""
-
-    description: str = ""
 
 
 def suggest(name: str, known: Any) -> str:

@@ -10,19 +10,28 @@ from enum import StrEnum
 from typing import Any, Literal, TypeVar, dataclass_transform
 
 __all__ = [
+    "Admission",
     "Attempt",
     "Bound",
+    "BoundedCall",
     "ChatRequest",
     "Decision",
     "Endpoint",
+    "Exceeded",
     "Failure",
+    "LatencyClass",
     "LedgerEntry",
+    "Limit",
+    "LimitKind",
     "Outcome",
     "Price",
     "Principal",
+    "Reservation",
     "Role",
     "RoutingVersion",
     "Rule",
+    "Spent",
+    "Standing",
     "Target",
     "Usage",
     "value",
@@ -44,6 +53,28 @@ def value(cls: type[T]) -> type[T]:
 
 Role = Literal["small", "large", "frontier", "peer"]
 Endpoint = Literal["chat", "completions", "embeddings"]
+LatencyClass = Literal["interactive", "standard", "batch"]
+LimitKind = Literal[
+    "requests_per_minute",
+    "tokens_per_minute",
+    "concurrent_requests",
+    "usd_per_hour",
+    "usd_per_day",
+    "usd_per_month",
+]
+
+
+@value
+class Limit:
+    """One limit that a request counts against."""
+
+    scope: str
+    """Whose it is: `user:TENANT/USER`, `key:ID`, `tenant:ID/tier:TIER`, `tenant:ID`, `group:ID` or `tier:ID`."""
+    kind: LimitKind
+    most: int
+    """Requests, tokens or slots; for `usd_*` whole nano-dollars (1e-9 USD)."""
+    burst: int = 0
+    """Rates only: how much may be taken at once after a quiet time."""
 
 
 @value
@@ -57,6 +88,14 @@ class Principal:
     admin: bool = False
     acl: frozenset[str] = frozenset()
     """Labels of the permissions that may have coloured a request's context; part of every cache scope."""
+    limits: tuple[Limit, ...] = ()
+    """The key's own limits; those of its tenant and group come from the configuration."""
+    classes: frozenset[str] | None = None
+    """Latency classes the key may ask for; None means those of its tenant."""
+    latency_class: LatencyClass | None = None
+    """The class of requests that ask for none; None means the tier's."""
+    user_id: str | None = None
+    """The one end user whom the key stands for; it wins over what a request says."""
 
     def may_use(self, tier: str) -> bool:
         return self.tiers is None or tier in self.tiers
@@ -91,6 +130,10 @@ class ChatRequest:
     tags: Mapping[str, str] = field(default_factory=dict)
     deadline_s: float | None = None
     """Seconds the client will wait, if it said so."""
+    user_id: str | None = None
+    """The end user as the request names him: header `x-llmrouter-user`, else `safety_identifier`, else `user`."""
+    latency_class: LatencyClass | None = None
+    """What the request asks for: header `x-llmrouter-class`, else its `service_tier`; None where it says neither."""
 
     def input_tokens_bound(self, bytes_per_token: float) -> int:
         """A conservative count of prompt tokens: text by bytes, 8 a message for the template, 1,500 a media part."""
@@ -195,13 +238,115 @@ class Outcome:
 
 
 @value
-class Bound:
-    """Worst case of a whole plan, for reservations."""
+class BoundedCall:
+    """The worst case of one model in a plan; tokens are those of a single call."""
 
-    attempts: int
+    model_id: str
+    calls: int
+    input_tokens: int
+    output_tokens: int
+
+
+@value
+class Bound:
+    """Worst case of a whole plan, for reservations; `PriceBook.bound_usd` prices it."""
+
+    calls: tuple[BoundedCall, ...]
+    repeats: int = 0
+    """Further calls, each of any one of the models."""
+
+    @property
+    def attempts(self) -> int:
+        return sum(each.calls for each in self.calls) + self.repeats
+
+    @property
+    def input_tokens(self) -> int:
+        """Prompt tokens of all attempts together."""
+        longest = max((each.input_tokens for each in self.calls), default=0)
+        return sum(each.calls * each.input_tokens for each in self.calls) + self.repeats * longest
+
+    @property
+    def output_tokens(self) -> int:
+        """Written tokens of all attempts together."""
+        longest = max((each.output_tokens for each in self.calls), default=0)
+        return sum(each.calls * each.output_tokens for each in self.calls) + self.repeats * longest
+
+
+@value
+class Reservation:
+    """The worst case of one call, set aside before it: durable before any engine is asked."""
+
+    request_id: str
+    ts: datetime
+    tenant_id: str
+    key_id: str
+    user_id: str | None
+    endpoint: str
+    tier: str
+    latency_class: LatencyClass
+    model_id: str
+    """The model that the plan starts with; an orphan is booked on it."""
+    price_id: str
+    routing_version: int
+    config_version: int
+    stream: bool
+    tags: Mapping[str, str]
     input_tokens: int
     output_tokens: int
     cost_usd: Decimal
+    expires_at: datetime
+    """By then the call has ended, whatever happened."""
+    limits: tuple[Limit, ...] = ()
+    """All that it counts against, the innermost scope first."""
+    degraded_to: str | None = None
+    """The cheaper tier that serves it because a budget is spent."""
+
+    @property
+    def tokens(self) -> int:
+        return self.input_tokens + self.output_tokens
+
+
+@value
+class Spent:
+    """What a call really used; settles its reservation."""
+
+    tokens: int = 0
+    cost_usd: Decimal = Decimal(0)
+    requests: int = 1
+    """0 gives the request itself back: nothing was called."""
+
+
+@value
+class Standing:
+    """Where a limit stands after a reservation."""
+
+    limit: Limit
+    remaining: int
+    """In the limit's unit, what could still be reserved now."""
+    reset_s: float
+    """Seconds until all of it is there again if nothing else comes."""
+
+
+@value
+class Exceeded:
+    """The limit that refused a reservation; of several, the one that lasts longest."""
+
+    limit: Limit
+    current: int
+    """What was used or set aside when it was asked, in the limit's unit."""
+    wanted: int
+    """What the reservation needed of it."""
+    reset_s: float | None
+    """Seconds until it would fit if nothing else came; None for one that is larger than the whole limit."""
+
+
+@value
+class Admission:
+    """The answer to a reservation: taken whole, or refused and nothing taken."""
+
+    exceeded: Exceeded | None = None
+    standings: tuple[Standing, ...] = ()
+    """Of the rate limits, when admitted."""
 
 
 @value
@@ -300,3 +445,12 @@ class LedgerEntry:
     ttft_s: float | None
     total_s: float
     attempts: tuple[Attempt, ...] = ()
+    latency_class: LatencyClass = "standard"
+    user_id: str | None = None
+    degraded_to: str | None = None
+    """The cheaper tier that served it because a budget was spent; `tier` is the one that was asked for."""
+
+    def spent(self) -> Spent:
+        """What settles this call's reservation."""
+        called = any(attempt.outcome not in ("no_capacity", "deadline") for attempt in self.attempts)
+        return Spent(self.usage.input_tokens + self.usage.output_tokens, self.cost_usd, int(called))

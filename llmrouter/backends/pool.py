@@ -18,12 +18,14 @@ from typing import Self
 from llmrouter.backends.breaker import Breaker, BreakerState
 from llmrouter.backends.engine_metrics import EngineLoad
 from llmrouter.backends.replica import Health, Lease, Replica
-from llmrouter.backends.waiting import Waiter, WaitQueue
+from llmrouter.backends.waiting import Ticket, Waiter, WaitQueue
 from llmrouter.config import PoolConfig
 from llmrouter.errors import ConfigError, NoCapacity, UsageError
 from llmrouter.protocols import Backend
 
 __all__ = ["Health", "Lease", "Pool", "PoolStatus", "Replica", "ReplicaStatus", "choose"]
+
+ANYBODY = Ticket()
 
 _TRIAL_RETRY_S = 1.0
 """Retry hint while a trial call is under way, whose end nobody knows."""
@@ -117,7 +119,13 @@ class Pool:
     def replicas(self) -> tuple[Replica, ...]:
         return self._replicas
 
-    def try_acquire(self, *, affinity: int | None = None, exclude: Collection[str] = ()) -> Lease | None:
+    def try_acquire(
+        self,
+        ticket: Ticket = ANYBODY,  # noqa: ARG002 - who asks matters to the order of service, which is the queue's
+        *,
+        affinity: int | None = None,
+        exclude: Collection[str] = (),
+    ) -> Lease | None:
         """Take a slot at once; None when the call would have to wait, or nothing is usable (`acquire` says which).
 
         `affinity` is a hash of the prompt's prefix. `exclude` names replicas to avoid, as a retry does; they are
@@ -129,7 +137,14 @@ class Pool:
         usable = [replica for replica in self._replicas if replica.usable(now)]
         return self._lease(usable, now, affinity, exclude, queued_since=now) if usable else None
 
-    async def acquire(self, *, affinity: int | None = None, exclude: Collection[str] = (), deadline: float) -> Lease:
+    async def acquire(
+        self,
+        ticket: Ticket = ANYBODY,
+        *,
+        affinity: int | None = None,
+        exclude: Collection[str] = (),
+        deadline: float,
+    ) -> Lease:
         """Take a slot, waiting in the queue for one if the pool is full.
 
         Args as for `try_acquire`; `deadline` is the request's own, on the pool's clock. Cancelling the wait leaves
@@ -139,7 +154,7 @@ class Pool:
             NoCapacity: no replica is usable (with the soonest time that one may be), the queue is full, or neither
                 the queue's time-out nor the deadline left enough time.
         """
-        lease = self.try_acquire(affinity=affinity, exclude=exclude)
+        lease = self.try_acquire(ticket, affinity=affinity, exclude=exclude)
         if lease is not None:
             return lease
         now = self.now()

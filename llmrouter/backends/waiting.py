@@ -8,8 +8,21 @@ from collections.abc import Collection
 
 from llmrouter.backends.replica import Lease
 from llmrouter.errors import NoCapacity
+from llmrouter.types import LatencyClass, value
 
-__all__ = ["WaitQueue", "Waiter"]
+__all__ = ["Ticket", "WaitQueue", "Waiter"]
+
+
+@value
+class Ticket:
+    """Who asks for a slot, as far as the order of service goes."""
+
+    latency_class: LatencyClass = "standard"
+    tenant_id: str = ""
+    weight: float = 1.0
+    """The tenant's share against others of its class."""
+    tokens: int = 0
+    """How much work the call may be: prompt and answer at their bounds."""
 
 
 class Waiter:

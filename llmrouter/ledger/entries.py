@@ -44,6 +44,9 @@ ENTRY_COLUMNS = (
     "queue_s",
     "ttft_s",
     "total_s",
+    "latency_class",
+    "user_id",
+    "degraded_to",
 )
 
 ATTEMPT_COLUMNS = (
@@ -97,6 +100,9 @@ def entry_row(number: int, entry: LedgerEntry) -> tuple[Any, ...]:
         entry.queue_s,
         entry.ttft_s,
         entry.total_s,
+        entry.latency_class,
+        entry.user_id,
+        entry.degraded_to,
     )
 
 
@@ -170,6 +176,9 @@ def entry_of(row: sqlite3.Row, attempts: Sequence[sqlite3.Row]) -> LedgerEntry:
         ttft_s=row["ttft_s"],
         total_s=row["total_s"],
         attempts=tuple(_attempt_of(attempt) for attempt in attempts),
+        latency_class=row["latency_class"],
+        user_id=row["user_id"],
+        degraded_to=row["degraded_to"],
     )
 
 

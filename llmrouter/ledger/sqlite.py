@@ -20,7 +20,7 @@ from pathlib import Path
 from llmrouter.database import open_database, store_error
 from llmrouter.errors import RouterError, StoreUnavailable
 from llmrouter.ledger.append import append
-from llmrouter.types import LedgerEntry
+from llmrouter.types import Admission, LedgerEntry, Reservation
 
 __all__ = ["SqliteLedger"]
 
@@ -64,6 +64,10 @@ class SqliteLedger:
     def queued(self) -> int:
         """Entries that no transaction has taken yet."""
         return self._queue.qsize()
+
+    async def open(self, reservation: Reservation) -> Admission:
+        """Admit a call; see `Ledger.open`."""
+        raise NotImplementedError
 
     async def record(self, entry: LedgerEntry) -> None:
         """Append one entry with its attempts; see `Ledger.record`.

@@ -9,7 +9,7 @@ from decimal import Decimal
 from llmrouter.config import Config
 from llmrouter.pricing.cost import cost_usd
 from llmrouter.pricing.table import PriceLadder, resolve_ladder
-from llmrouter.types import Price, Usage
+from llmrouter.types import Bound, BoundedCall, Price, Usage
 
 __all__ = ["PriceBook"]
 
@@ -33,6 +33,22 @@ class PriceBook:
     def cost(self, model_id: str, usage: Usage) -> Decimal:
         """What a usage costs on a configured model."""
         return cost_usd(self._ladders[model_id].price(usage.input_tokens), usage)
+
+    def bound_usd(self, bound: Bound) -> Decimal:
+        """The most that a plan can cost: no prompt token cached, each written to the cache where that costs more."""
+        dearest = Decimal(0)
+        total = Decimal(0)
+        for each in bound.calls:
+            one = self._most_usd(each)
+            dearest = max(dearest, one)
+            total += one * each.calls
+        return total + dearest * bound.repeats
+
+    def _most_usd(self, call: BoundedCall) -> Decimal:
+        price = self._ladders[call.model_id].price(call.input_tokens)
+        written = call.input_tokens if price.cache_write_usd_per_mtok > price.input_usd_per_mtok else 0
+        usage = Usage(call.input_tokens, cache_write_tokens=written, output_tokens=call.output_tokens)
+        return cost_usd(price, usage)
 
     def prices(self) -> tuple[Price, ...]:
         """Every price that may now be used, to be kept with the books."""

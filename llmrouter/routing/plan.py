@@ -21,11 +21,10 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import Literal
 
 from llmrouter.protocols import Candidate, Steps
-from llmrouter.types import Bound, Decision, Failure, Outcome, Target
+from llmrouter.types import Bound, BoundedCall, Decision, Failure, Outcome, Target
 
 __all__ = ["REACTIONS", "FallbackPlan", "Reaction"]
 
@@ -107,15 +106,13 @@ class FallbackPlan:
         yield from self._wait(busy, too_small)
 
     def bound(self) -> Bound:
-        """Every model with all its retries, and every wait spent on the largest one."""
-        calls = 1 + self._retries
+        """Every model with all its retries, and every wait spent on any one of them."""
         return Bound(
-            attempts=calls * len(self._chain) + self._retries,
-            input_tokens=calls * sum(c.input_tokens for c in self._chain)
-            + self._retries * max(c.input_tokens for c in self._chain),
-            output_tokens=calls * sum(c.output_tokens for c in self._chain)
-            + self._retries * max(c.output_tokens for c in self._chain),
-            cost_usd=Decimal(0),
+            calls=tuple(
+                BoundedCall(each.model_id, 1 + self._retries, each.input_tokens, each.output_tokens)
+                for each in self._chain
+            ),
+            repeats=self._retries,
         )
 
     def _try(self, candidate: Candidate, reason: str) -> Generator[Target, Outcome, Outcome]:

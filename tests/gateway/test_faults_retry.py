@@ -7,7 +7,6 @@ import contextlib
 import email.utils
 import time
 from collections import Counter
-from decimal import Decimal
 
 import pytest
 import uvloop
@@ -30,7 +29,7 @@ from llmrouter.testing import (
     fold_chunks,
     parse_sse,
 )
-from llmrouter.types import Bound, Decision, Target
+from llmrouter.types import Bound, BoundedCall, Decision, Target
 from tests.gateway.rig import PATIENT, Wire, named, one, request, two, until
 from tests.support import Running, running
 
@@ -319,7 +318,7 @@ class Breaks:
         return self
 
     def bound(self) -> Bound:
-        return Bound(1, 1, 1, Decimal(0))
+        return Bound((BoundedCall("s", 1, 1, 1),))
 
     def steps(self) -> Steps:
         yield Target("s", "small", "")

@@ -1,39 +1,8 @@
-"""The numbered migrations of the SQLite file; a released one is never edited, a change is a further one at the end.
-
-Money is INTEGER pico-dollars (1e-12 USD), so that SQL adds it without rounding; `llmrouter.pricing.money` states the
-bounds. Instants are TEXT: UTC, ISO-8601, six decimals and a `Z`, so that they sort and compare as they read. Triggers
-hold what the text of a table promises (what cannot change, what is counted), whoever writes.
-"""
+"""0001: keys, routing versions and the books."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from sqlite_utils import Database, Migrations
-
-__all__ = ["migration_names", "migrations"]
-
-
-def migrations() -> Migrations:
-    """All migrations, oldest first; each is one transaction together with the record that it ran."""
-    from sqlite_utils import Migrations  # 0.1 s of import that only start-up pays
-
-    numbered = Migrations("llmrouter")
-    for name, change in _NUMBERED:
-        numbered(name=name)(change)
-    return numbered
-
-
-def migration_names() -> list[str]:
-    """The names of all migrations, oldest first."""
-    return [name for name, _ in _NUMBERED]
-
-
-def _keys_rules_books(db: Database) -> None:
-    for statement in (*_CHANGE_COUNTERS, *_API_KEYS, *_ROUTING, *_LEDGER):
-        db.execute(statement)
-
+__all__ = ["DOWN", "UP"]
 
 _CHANGE_COUNTERS = (
     "CREATE TABLE change_counters (name TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT, WITHOUT ROWID",
@@ -232,4 +201,14 @@ _LEDGER = (
     """,
 )
 
-_NUMBERED = (("0001_keys_rules_books", _keys_rules_books),)
+UP = (*_CHANGE_COUNTERS, *_API_KEYS, *_ROUTING, *_LEDGER)
+DOWN = (
+    "DROP VIEW usage",
+    "DROP TABLE attempts",
+    "DROP TABLE ledger",
+    "DROP TABLE prices",
+    "DROP TABLE routing_rules",
+    "DROP TABLE routing_versions",
+    "DROP TABLE api_keys",
+    "DROP TABLE change_counters",
+)
