@@ -71,8 +71,19 @@ _LEDGER = (
     _USAGE_VIEW.format(more=", ledger.latency_class, ledger.user_id, ledger.tags"),
 )
 
-UP = (*_RESERVATIONS, *_LIMITS, *_KEYS, *_LEDGER)
+# With a ledger in PostgreSQL, this one is a spool; the name by which the server knows it is made at first use.
+_SPOOL = (
+    """
+    CREATE TABLE spool (
+        one INTEGER PRIMARY KEY CHECK (one = 1),
+        name TEXT NOT NULL
+    ) STRICT
+    """,
+)
+
+UP = (*_RESERVATIONS, *_LIMITS, *_KEYS, *_LEDGER, *_SPOOL)
 DOWN = (
+    "DROP TABLE spool",
     "DROP VIEW usage",
     _USAGE_VIEW.format(more=""),
     "ALTER TABLE ledger DROP COLUMN degraded_to",
