@@ -150,6 +150,8 @@ def _range(schema: dict[str, Any]) -> str:
 
 def _default(section: type[BaseModel], name: str) -> str:
     field = section.model_fields[name]
+    if section is tenancy.ClassConfig:
+        return _default_by_class(name)
     if field.is_required():
         return "required"
     value = field.get_default(call_default_factory=True)
@@ -162,3 +164,11 @@ def _default(section: type[BaseModel], name: str) -> str:
     if isinstance(value, str):
         return f'`"{value}"`'
     return "`{}`" if isinstance(value, dict) else f"`{value}`"
+
+
+def _default_by_class(name: str) -> str:
+    """What each latency class has, in the order of their urgency; one word where they agree."""
+    classes_of = tenancy.ClassesConfig()
+    values = [getattr(classes_of.of(each), name) for each in tenancy.CLASSES]
+    shown = ["" if value is None else f"`{str(value).lower()}`" for value in values]
+    return shown[0] if len(set(shown)) == 1 else ", ".join(shown)
