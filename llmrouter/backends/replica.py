@@ -138,17 +138,35 @@ class Lease:
     is safe. Ending frees the slot, tells the breaker and wakes the next waiter; none of it blocks.
     """
 
-    __slots__ = ("_ended", "_now", "_on_end", "_permit", "queue_s", "replica")
+    __slots__ = (
+        "_ended",
+        "_now",
+        "_on_end",
+        "_permit",
+        "first_output_at",
+        "queue_s",
+        "rank",
+        "replica",
+        "started_at",
+    )
 
     def __init__(
         self,
         replica: Replica,
         permit: Permit,
+        *,
+        rank: int,
+        started_at: float,
         queue_s: float,
         now: Callable[[], float],
-        on_end: Callable[[Replica], None],
+        on_end: Callable[[Lease], None],
     ) -> None:
         self.replica = replica
+        self.rank = rank
+        """Place of its latency class, from 0 for the most urgent."""
+        self.started_at = started_at
+        self.first_output_at: float | None = None
+        """When the call was confirmed before its end, as a streamed one is."""
         self.queue_s = queue_s
         """Seconds spent in the pool's queue."""
         self._permit = permit
@@ -163,13 +181,15 @@ class Lease:
         last token. A later `fail` still counts.
         """
         if not self._ended:
-            self._permit = self.replica.breaker.record_success(self._permit, self._now())
-            self.replica.note_answer()
+            now = self._now()
+            if self.first_output_at is None:
+                self.first_output_at = now
+            self._answered(now)
 
     def succeed(self) -> None:
         """The call was answered in full."""
         if not self._ended:
-            self.confirm()
+            self._answered(self._now())
             self._end()
 
     def fail(self, failure: Failure, retry_after_s: float | None = None) -> None:
@@ -184,6 +204,10 @@ class Lease:
             self.replica.breaker.release(self._permit)
             self._end()
 
+    def _answered(self, now: float) -> None:
+        self._permit = self.replica.breaker.record_success(self._permit, now)
+        self.replica.note_answer()
+
     def _end(self) -> None:
         self._ended = True
-        self._on_end(self.replica)
+        self._on_end(self)

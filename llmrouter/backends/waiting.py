@@ -1,16 +1,15 @@
-"""The queue in front of a pool: first come, first served, bounded."""
+"""A request that waits for a slot of a pool."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Collection
 
 from llmrouter.backends.replica import Lease
 from llmrouter.errors import NoCapacity
 from llmrouter.types import LatencyClass, value
 
-__all__ = ["Ticket", "WaitQueue", "Waiter"]
+__all__ = ["Ticket", "Waiter"]
 
 
 @value
@@ -32,12 +31,17 @@ class Waiter:
     cancelled at the same moment leaves no exception that nobody fetches.
     """
 
-    __slots__ = ("_answer", "affinity", "exclude", "since")
+    __slots__ = ("_answer", "affinity", "deadline", "exclude", "since", "ticket")
 
-    def __init__(self, affinity: int | None, exclude: Collection[str], since: float) -> None:
+    def __init__(
+        self, ticket: Ticket, affinity: int | None, exclude: Collection[str], *, since: float, deadline: float
+    ) -> None:
+        self.ticket = ticket
         self.affinity = affinity
         self.exclude = exclude
         self.since = since
+        self.deadline = deadline
+        """The request's own, on the pool's clock."""
         self._answer: asyncio.Future[Lease | NoCapacity] = asyncio.get_running_loop().create_future()
 
     @property
@@ -68,35 +72,3 @@ class Waiter:
         """A lease may have been granted between the cancellation and its arrival here."""
         if not self._answer.cancelled() and isinstance(granted := self._answer.result(), Lease):
             granted.release()
-
-
-class WaitQueue:
-    """Who is served next. The pool only joins, pops and leaves, so another order is another class of this shape."""
-
-    __slots__ = ("_waiters", "limit")
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self._waiters: OrderedDict[Waiter, None] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._waiters)
-
-    def join(self, waiter: Waiter) -> bool:
-        """Add at the end; False when the queue is full."""
-        if len(self._waiters) >= self.limit:
-            return False
-        self._waiters[waiter] = None
-        return True
-
-    def pop(self) -> Waiter | None:
-        """Take out whoever is next and still waits."""
-        while self._waiters:
-            waiter, _ = self._waiters.popitem(last=False)
-            if not waiter.settled:
-                return waiter
-        return None
-
-    def leave(self, waiter: Waiter) -> None:
-        """Take out one waiter, wherever it stands; harmless when it is out already."""
-        self._waiters.pop(waiter, None)

@@ -22,8 +22,10 @@ def pool_gauges(pools: Iterable[Pool], active: int) -> dict[str, list[list[str |
         "llmrouter_active_requests": [[active]],
     }
     for status in (pool.status() for pool in pools):
-        rows["llmrouter_pool_in_flight"].append([status.pool_id, status.in_flight])
-        rows["llmrouter_pool_queued"].append([status.pool_id, status.queued])
+        for latency_class, in_flight in status.in_flight_by_class.items():
+            rows["llmrouter_pool_in_flight"].append([status.pool_id, latency_class, in_flight])
+        for latency_class, queued in status.queued_by_class.items():
+            rows["llmrouter_pool_queued"].append([status.pool_id, latency_class, queued])
         for replica in status.replicas:
             labels: list[str | float] = [status.pool_id, replica.name]
             rows["llmrouter_replica_up"].append([*labels, _UP[replica.health]])

@@ -23,8 +23,8 @@ Gauges = Mapping[str, list[list[Any]]]
 """Gauge name → rows of label values and the value last."""
 
 GAUGES = {
-    "llmrouter_pool_in_flight": ("Calls under way.", ("pool",)),
-    "llmrouter_pool_queued": ("Requests waiting for a slot.", ("pool",)),
+    "llmrouter_pool_in_flight": ("Calls under way.", ("pool", "class")),
+    "llmrouter_pool_queued": ("Requests waiting for a slot.", ("pool", "class")),
     "llmrouter_replica_up": ("1 healthy, 0 down, 0.5 unknown; worst of all workers' views.", ("pool", "replica")),
     "llmrouter_replica_breaker_open": ("Workers whose breaker for the replica is not closed.", ("pool", "replica")),
     "llmrouter_active_requests": ("Requests under way.", ()),
