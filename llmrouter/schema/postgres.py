@@ -1,0 +1,159 @@
+"""The numbered migrations of the PostgreSQL database; a released one is never edited, a change is a further one.
+
+Columns have the names and meanings that they have in the SQLite file, so the same questions can be asked of both: money
+is BIGINT pico-dollars (`sum` of it is an exact NUMERIC), flags are 0 or 1. Two differ: the `ts` of the books is
+TIMESTAMPTZ, since the books are partitioned by its day (UTC), and their `tags` are JSONB. An attempt hangs on its
+entry's `request_id` and `ts`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+__all__ = ["numbered", "statements_down", "statements_up"]
+
+_USAGE_COLUMNS = """
+        input_tokens BIGINT NOT NULL CHECK (input_tokens >= 0),
+        cached_tokens BIGINT NOT NULL,
+        cache_write_tokens BIGINT NOT NULL,
+        output_tokens BIGINT NOT NULL CHECK (output_tokens >= 0),
+        reasoning_tokens BIGINT NOT NULL,
+        estimated SMALLINT NOT NULL,
+        cost_picousd BIGINT NOT NULL CHECK (cost_picousd >= 0),
+"""
+
+# A primary key of a partitioned table has to hold its partition column. That an entry has one `ts` for good makes the
+# pair as unique as the `request_id` alone. No foreign key: it would make dropping a day scan the other table, and both
+# sides are written in one transaction.
+_BOOKS = (
+    f"""
+    CREATE TABLE ledger (
+        request_id TEXT NOT NULL,
+        ts TIMESTAMPTZ NOT NULL,
+        tenant_id TEXT NOT NULL,
+        key_id TEXT NOT NULL,
+        endpoint TEXT NOT NULL,
+        tier TEXT NOT NULL,
+        model_id TEXT,
+        strategy TEXT NOT NULL,
+        reason TEXT NOT NULL,
+        rule_id TEXT,
+        routing_version BIGINT NOT NULL,
+        config_version BIGINT NOT NULL,
+        intent TEXT NOT NULL,
+        tags JSONB NOT NULL,
+        stream SMALLINT NOT NULL,
+        status INTEGER NOT NULL,
+        finish TEXT,
+        error_code TEXT,
+        aborted SMALLINT NOT NULL,
+        {_USAGE_COLUMNS}
+        reference_model_id TEXT,
+        reference_cost_picousd BIGINT CHECK (reference_cost_picousd >= 0),
+        queue_s DOUBLE PRECISION NOT NULL,
+        ttft_s DOUBLE PRECISION,
+        total_s DOUBLE PRECISION NOT NULL,
+        latency_class TEXT NOT NULL,
+        user_id TEXT,
+        degraded_to TEXT,
+        PRIMARY KEY (request_id, ts)
+    ) PARTITION BY RANGE (ts)
+    """,
+    "CREATE INDEX ledger_tenant_ts ON ledger (tenant_id, ts)",
+    "CREATE INDEX ledger_ts ON ledger (ts)",
+    f"""
+    CREATE TABLE attempts (
+        request_id TEXT NOT NULL,
+        ts TIMESTAMPTZ NOT NULL,
+        seq INTEGER NOT NULL,
+        model_id TEXT NOT NULL,
+        pool_id TEXT NOT NULL,
+        replica TEXT NOT NULL,
+        role TEXT NOT NULL,
+        reason TEXT NOT NULL,
+        outcome TEXT NOT NULL,
+        status INTEGER NOT NULL,
+        {_USAGE_COLUMNS}
+        price_id TEXT NOT NULL,
+        queue_s DOUBLE PRECISION NOT NULL,
+        ttft_s DOUBLE PRECISION,
+        total_s DOUBLE PRECISION NOT NULL,
+        committed SMALLINT NOT NULL,
+        PRIMARY KEY (request_id, ts, seq)
+    ) PARTITION BY RANGE (ts)
+    """,
+    """
+    CREATE VIEW usage AS
+    SELECT ledger.tenant_id, attempts.model_id, attempts.input_tokens AS tokens_in,
+        attempts.output_tokens AS tokens_out, ledger.ts, ledger.request_id, attempts.seq, ledger.key_id, ledger.tier,
+        attempts.pool_id, attempts.outcome, attempts.committed, attempts.cached_tokens, attempts.cache_write_tokens,
+        attempts.reasoning_tokens, attempts.estimated, attempts.cost_picousd, attempts.price_id,
+        ledger.latency_class, ledger.user_id, ledger.tags
+    FROM ledger JOIN attempts USING (request_id, ts)
+    """,
+    """
+    CREATE TABLE prices (
+        price_id TEXT PRIMARY KEY,
+        price TEXT NOT NULL,
+        first_seen TEXT NOT NULL
+    )
+    """,
+    # How far each gateway's file has been shipped; written in the transaction that brings the rows.
+    """
+    CREATE TABLE spools (
+        name TEXT PRIMARY KEY,
+        last_id BIGINT NOT NULL,
+        last_request_id TEXT NOT NULL,
+        shipped_at TIMESTAMPTZ NOT NULL
+    )
+    """,
+    # Rows that the database would not take; they stay in their spool.
+    """
+    CREATE TABLE spool_refused (
+        name TEXT NOT NULL REFERENCES spools (name) ON DELETE CASCADE,
+        entry_id BIGINT NOT NULL,
+        reason TEXT NOT NULL,
+        refused_at TIMESTAMPTZ NOT NULL,
+        PRIMARY KEY (name, entry_id)
+    )
+    """,
+    """
+    CREATE FUNCTION llmrouter_append_only() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN RAISE EXCEPTION 'the ledger is append-only'; END $$
+    """,
+    """
+    CREATE TRIGGER ledger_no_update BEFORE UPDATE ON ledger
+    FOR EACH ROW EXECUTE FUNCTION llmrouter_append_only()
+    """,
+    """
+    CREATE TRIGGER attempts_no_update BEFORE UPDATE ON attempts
+    FOR EACH ROW EXECUTE FUNCTION llmrouter_append_only()
+    """,
+)
+
+_BOOKS_DOWN = (
+    "DROP VIEW usage",
+    "DROP TABLE attempts",
+    "DROP TABLE ledger",
+    "DROP TABLE prices",
+    "DROP TABLE spool_refused",
+    "DROP TABLE spools",
+    "DROP FUNCTION llmrouter_append_only()",
+)
+
+_NUMBERED: tuple[tuple[str, Sequence[str], Sequence[str]], ...] = (("0001_books", _BOOKS, _BOOKS_DOWN),)
+
+
+def numbered() -> list[str]:
+    """The names of all migrations, oldest first."""
+    return [name for name, _, _ in _NUMBERED]
+
+
+def statements_up(name: str) -> Sequence[str]:
+    """What makes a migration's change."""
+    return next(up for each, up, _ in _NUMBERED if each == name)
+
+
+def statements_down(name: str) -> Sequence[str]:
+    """What undoes a migration; data that only the newer schema can hold is lost."""
+    return next(down for each, _, down in _NUMBERED if each == name)
