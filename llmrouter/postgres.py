@@ -96,7 +96,8 @@ class Postgres:
                 connection.execute(
                     "SELECT set_config('TimeZone', 'UTC', false), set_config('statement_timeout', %s, false),"
                     " set_config('lock_timeout', %s, false), set_config('client_min_messages', 'warning', false)",
-                    (str(limit_ms), str(int(1000 * self._timeout_s))),
+                    # A wait for a lock ends first, so that it is known for one.
+                    (str(limit_ms), str(int(800 * self._timeout_s))),
                 )
             except BaseException:
                 connection.close()
