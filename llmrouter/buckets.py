@@ -5,7 +5,8 @@
 stay within the burst. `value` is the debt, in units of 1/60,000 so that a millisecond drains exactly `most` of them;
 `mark` is the Unix time in milliseconds of that debt. In any t seconds at most `burst + most · t / 60` are admitted.
 What is given back counts only as far as it has not drained meanwhile: had it not been taken, the bucket would have been
-full and the same draining lost. So the bound also holds for what calls really used.
+full and the same draining lost. So the bound also holds for what calls really used. A clock that runs back a little
+drains nothing until it has caught up; one that was set back counts from its new time.
 
 *Concurrency*: `value` is the number of reservations that have not ended; `mark` is 0.
 
@@ -37,6 +38,9 @@ __all__ = [
 
 RATE_UNITS = 60_000
 """Units of debt for one request or token."""
+
+_SET_BACK_MS = 60_000
+"""A clock this far behind a bucket's mark was set back; readings of one clock by several processes differ by less."""
 
 _SLOT_RETRY_S = 1.0
 """Retry hint for a concurrency limit: nobody knows when a call ends."""
@@ -98,7 +102,10 @@ def put_back(limit: Limit, bucket: Bucket, unused: int, taken_ms: int, now_ms: i
         return Bucket(max(now.value - unused, 0), now.mark) if same else now
     given = unused * _scale(limit)
     if given > 0 and _scale(limit) == RATE_UNITS:
-        given = max(given - limit.most * max(now_ms - taken_ms, 0), 0)
+        # By the bucket's own time, which may be ahead of ours. Behind `taken_ms` it was set back, and nobody knows what
+        # has drained: nothing comes back then.
+        passed_ms = now.mark - taken_ms
+        given = max(given - limit.most * passed_ms, 0) if passed_ms >= 0 else 0
     return Bucket(max(now.value - given, 0), now.mark)
 
 
@@ -131,14 +138,15 @@ def standing(limit: Limit, bucket: Bucket, now_ms: int) -> Standing:
 
 
 def _drained(limit: Limit, bucket: Bucket, now_ms: int) -> Bucket:
-    """The bucket as time has left it; a clock that runs backwards drains nothing."""
+    """The bucket as time has left it."""
     if limit.kind == "concurrent_requests":
         return bucket
     if limit.kind.startswith("usd"):
         began = window_start(limit.kind, now_ms)
         return Bucket(0, began) if began > bucket.mark else bucket
     passed_ms = max(now_ms - bucket.mark, 0)
-    return Bucket(max(bucket.value - limit.most * passed_ms, 0), max(now_ms, bucket.mark))
+    mark = now_ms if bucket.mark - now_ms > _SET_BACK_MS else max(now_ms, bucket.mark)
+    return Bucket(max(bucket.value - limit.most * passed_ms, 0), mark)
 
 
 def _scale(limit: Limit) -> int:

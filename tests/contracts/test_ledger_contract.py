@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from llmrouter.database import migrate
+from llmrouter.database import migrate, reading
 from llmrouter.errors import StoreUnavailable
 from llmrouter.ledger.queries import recent_entries
 from llmrouter.ledger.sqlite import SqliteLedger
 from llmrouter.protocols import Ledger
-from llmrouter.types import LedgerEntry
-from tests.ledger.books import attempt, entry
+from llmrouter.types import Admission, LedgerEntry
+from tests.ledger.books import attempt, entry, reservation
 
 
 @dataclass(frozen=True)
@@ -22,12 +22,19 @@ class Books:
 
     open: Callable[[], Ledger]
     read: Callable[[], list[LedgerEntry]]
+    under_way: Callable[[], set[str]]
+    """Request ids of the durable reservations that have not ended."""
 
 
 def sqlite(folder: Path) -> Books:
     path = folder / "llmrouter.db"
     migrate(path)
-    return Books(open=lambda: SqliteLedger(path), read=lambda: recent_entries(path, 10_000))
+
+    def under_way() -> set[str]:
+        with reading(path) as connection:
+            return {request_id for (request_id,) in connection.execute("SELECT request_id FROM reservations")}
+
+    return Books(open=lambda: SqliteLedger(path), read=lambda: recent_entries(path, 10_000), under_way=under_way)
 
 
 LEDGERS: dict[str, Callable[[Path], Books]] = {
@@ -131,3 +138,80 @@ async def test_an_entry_that_cannot_be_stored_is_refused_and_the_others_are_not(
     assert [type(outcome) for outcome in outcomes] == [type(None), StoreUnavailable, type(None)]
     assert {found.request_id for found in books.read()} == {"r1", "r2"}
     await ledger.aclose()
+
+
+async def test_a_reservation_is_durable_when_open_returns_and_ends_with_its_entry(books):
+    ledger = books.open()
+    assert await ledger.open(reservation("r1")) == Admission()
+    assert books.under_way() == {"r1"}
+    assert books.read() == []
+    await ledger.record(entry("r1"))
+    assert books.under_way() == set()
+    assert books.read() == [entry("r1")]
+    await ledger.aclose()
+
+
+async def test_g047_opening_again_changes_nothing_neither_under_way_nor_booked(books):
+    ledger = books.open()
+    await asyncio.gather(*(ledger.open(reservation("r1")) for _ in range(10)))
+    assert books.under_way() == {"r1"}
+    await ledger.record(entry("r1"))
+    assert await ledger.open(reservation("r1")) == Admission()
+    assert books.under_way() == set()
+    assert books.read() == [entry("r1")]
+    await ledger.aclose()
+
+
+async def test_calls_opened_and_recorded_at_once_are_all_there_and_none_is_left_open(books):
+    ledger = books.open()
+
+    async def call(request_id: str) -> None:
+        await ledger.open(reservation(request_id))
+        await ledger.record(entry(request_id))
+
+    await asyncio.gather(*(call(f"r{number}") for number in range(200)))
+    assert {found.request_id for found in books.read()} == {f"r{number}" for number in range(200)}
+    assert books.under_way() == set()
+    await ledger.aclose()
+
+
+async def test_an_opening_whose_caller_was_cancelled_leaves_nothing(books):
+    ledger = books.open()
+    waiting = [asyncio.create_task(ledger.open(reservation(f"r{number}"))) for number in range(20)]
+    for number, task in enumerate(waiting):
+        for _ in range(number // 4):
+            await asyncio.sleep(0)
+        task.cancel()
+    outcomes = await asyncio.gather(*waiting, return_exceptions=True)
+    admitted = {f"r{number}" for number, outcome in enumerate(outcomes) if isinstance(outcome, Admission)}
+    await ledger.record(entry("behind"))
+    assert books.under_way() == admitted
+    await ledger.aclose()
+
+
+async def test_a_reservation_that_cannot_be_stored_is_refused_and_the_others_are_not(books):
+    ledger = books.open()
+    outcomes = await asyncio.gather(
+        ledger.open(reservation("r1")),
+        ledger.open(reservation("bad", tier="\ud800")),
+        ledger.record(entry("r2")),
+        return_exceptions=True,
+    )
+    assert [type(outcome) for outcome in outcomes] == [Admission, StoreUnavailable, type(None)]
+    assert books.under_way() == {"r1"}
+    await ledger.aclose()
+
+
+async def test_a_closed_ledger_opens_nothing(books):
+    ledger = books.open()
+    await ledger.aclose()
+    with pytest.raises(StoreUnavailable):
+        await ledger.open(reservation("r1"))
+    assert books.under_way() == set()
+
+
+async def test_what_is_open_when_the_ledger_closes_stays_in_the_books(books):
+    ledger = books.open()
+    await ledger.open(reservation("r1"))
+    await ledger.aclose()
+    assert books.under_way() == {"r1"}

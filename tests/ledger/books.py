@@ -1,4 +1,4 @@
-"""Ledger entries for the tests of the books: one plain one, and arbitrary ones for hypothesis."""
+"""Ledger entries and reservations for the tests of the books: plain ones, and arbitrary ones for hypothesis."""
 
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta, timezone
@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from llmrouter.types import Attempt, LedgerEntry, Usage
+from llmrouter.types import Attempt, LedgerEntry, Reservation, Usage
 
 NOON = datetime(2026, 12, 1, 12, tzinfo=UTC)
 
@@ -64,6 +64,31 @@ def entry(request_id: str = "r1", **changes: Any) -> LedgerEntry:
         "attempts": (attempt(),),
     }
     return LedgerEntry(**{**values, **changes})
+
+
+def reservation(request_id: str = "r1", **changes: Any) -> Reservation:
+    values: dict[str, Any] = {
+        "request_id": request_id,
+        "ts": NOON,
+        "tenant_id": "acme",
+        "key_id": "k1",
+        "user_id": None,
+        "endpoint": "chat",
+        "tier": "auto",
+        "latency_class": "standard",
+        "model_id": "small",
+        "price_id": "config:small#12345678",
+        "routing_version": 7,
+        "config_version": 3,
+        "stream": True,
+        "tags": {"team": "search"},
+        "input_tokens": 2000,
+        "output_tokens": 1000,
+        "cost_usd": Decimal("0.0008"),
+        "expires_at": NOON + timedelta(seconds=660),
+        "limits": (),
+    }
+    return Reservation(**{**values, **changes})
 
 
 _text = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=12)

@@ -1,0 +1,151 @@
+"""The counters of limits in the SQLite file; what their numbers mean is in `llmrouter.buckets`."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from llmrouter.buckets import (
+    Bucket,
+    amount_of,
+    exceeded,
+    longest,
+    put_back,
+    standing,
+    take,
+    unused_of,
+    window_start,
+)
+from llmrouter.database import reading
+from llmrouter.types import Admission, Exceeded, Limit, Reservation, Spent, Standing
+
+__all__ = ["Counters", "drop_idle", "standings"]
+
+_LARGEST = 2**63 - 1
+_DAY_MS = 86_400_000
+
+_Key = tuple[str, str]
+
+
+class Counters:
+    """Takes and gives back inside one write transaction; `flush` writes what has changed.
+
+    Each counter is read once and written once, however many reservations of the batch count against it.
+    """
+
+    def __init__(self, connection: sqlite3.Connection, now_ms: int, begin: Callable[[Limit, int], int]) -> None:
+        """`begin` says what a dollar limit's scope has spent in the window that begins at a moment."""
+        self._connection = connection
+        self._now_ms = now_ms
+        self._begin = begin
+        self._buckets: dict[_Key, Bucket] = {}
+        self._changed: set[_Key] = set()
+
+    def take(self, reservation: Reservation) -> Admission:
+        """Take a reservation from each of its limits, or nothing from any."""
+        now_ms = self._now_ms
+        taken: dict[_Key, Bucket] = {}
+        refused: list[Exceeded] = []
+        for limit in reservation.limits:
+            key = limit.scope, limit.kind
+            bucket = taken.get(key) or self._bucket(limit)
+            amount = amount_of(limit, reservation)
+            after = take(limit, bucket, amount, now_ms)
+            if after is None:
+                refused.append(exceeded(limit, bucket, amount, now_ms))
+            else:
+                taken[key] = after
+        if refused:
+            return Admission(exceeded=longest(refused))
+        self._buckets.update(taken)
+        self._changed.update(taken)
+        return Admission(standings=self.standings(reservation.limits)) if taken else Admission()
+
+    def settle(self, reservation: Reservation, spent: Spent, taken_ms: int) -> None:
+        """Give back what a reservation did not use, or take what was used beyond it."""
+        for limit in reservation.limits:
+            key = limit.scope, limit.kind
+            unused = unused_of(limit, reservation, spent)
+            self._buckets[key] = put_back(limit, self._bucket(limit), unused, taken_ms, self._now_ms)
+            self._changed.add(key)
+
+    def standings(self, limits: Iterable[Limit]) -> tuple[Standing, ...]:
+        """How the rate limits among these stand."""
+        return tuple([standing(each, self._bucket(each), self._now_ms) for each in limits if each.kind in _RATES])
+
+    def flush(self) -> None:
+        """Write what has changed."""
+        rows = []
+        for scope, kind in self._changed:
+            bucket = self._buckets[scope, kind]
+            # A call that used more than any counter can hold must not keep its entry out of the books.
+            rows.append((scope, kind, min(bucket.value, _LARGEST), bucket.mark))
+        self._connection.executemany(_WRITE, rows)
+        self._changed.clear()
+
+    def _bucket(self, limit: Limit) -> Bucket:
+        key = limit.scope, limit.kind
+        bucket = self._buckets.get(key)
+        if bucket is None:
+            row = self._connection.execute(_READ, key).fetchone()
+            bucket = Bucket() if row is None else Bucket(*row)
+            if limit.kind.startswith("usd"):
+                bucket = self._in_window(limit, bucket, known=row is not None)
+            self._buckets[key] = bucket
+        return bucket
+
+    def _in_window(self, limit: Limit, bucket: Bucket, *, known: bool) -> Bucket:
+        """The counter of the current window, which begins with what the scope has spent in it already.
+
+        That is nothing where the limit held all the time; where it is new or was taken out for a while, the books know.
+        It is written even if the reservation that asks is refused, so that the books are asked once.
+        """
+        since_ms = window_start(limit.kind, self._now_ms)
+        if known and bucket.mark >= since_ms:
+            return bucket
+        self._changed.add((limit.scope, limit.kind))
+        return Bucket(self._begin(limit, since_ms), since_ms)
+
+
+_RATES = ("requests_per_minute", "tokens_per_minute")
+_READ = "SELECT value, mark FROM limit_counters WHERE scope = ? AND kind = ?"
+_WRITE = """
+    INSERT INTO limit_counters VALUES (?, ?, ?, ?)
+    ON CONFLICT DO UPDATE SET value = excluded.value, mark = excluded.mark
+"""
+
+
+def standings(path: Path, limits: Sequence[Limit], now_ms: int) -> tuple[Standing, ...]:
+    """How limits stand now, in the order given; changes nothing.
+
+    Raises:
+        StoreUnavailable: the database cannot be read.
+    """
+    with reading(path) as connection:
+        rows = [connection.execute(_READ, (limit.scope, limit.kind)).fetchone() for limit in limits]
+    return tuple(
+        standing(limit, Bucket() if row is None else Bucket(*row), now_ms)
+        for limit, row in zip(limits, rows, strict=True)
+    )
+
+
+def drop_idle(connection: sqlite3.Connection, now_ms: int, most: int = 1000) -> int:
+    """Delete at most so many counters that say no more than a missing one; returns how many.
+
+    Those are rates that nobody used for a day and that have drained (at one a minute a millisecond drains one unit, and
+    no limit is lower), dollar windows that are over, and slots that nobody holds. The caller says BEGIN and COMMIT.
+    """
+    given = {"now": now_ms, "day": now_ms - _DAY_MS, "months": now_ms - 40 * _DAY_MS, "most": most}
+    return connection.execute(_IDLE, given).rowcount
+
+
+_IDLE = """
+    DELETE FROM limit_counters WHERE (scope, kind) IN (
+        SELECT scope, kind FROM limit_counters WHERE
+            kind IN ('requests_per_minute', 'tokens_per_minute') AND mark < :day AND value <= :now - mark
+            OR kind = 'concurrent_requests' AND value = 0
+            OR kind LIKE 'usd%' AND mark < :months
+        LIMIT :most
+    )
+"""
