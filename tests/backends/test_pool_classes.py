@@ -264,6 +264,24 @@ async def test_a_waiter_that_could_not_begin_in_time_is_answered_instead_of_star
     assert simulation.pool.status().in_flight == 0
 
 
+async def test_a_waiter_that_is_answered_instead_of_started_costs_its_tenant_no_turn():
+    simulation = Simulation(max_concurrency=1)
+    await learnt(simulation)
+    held = simulation.pool.try_acquire(STANDARD)
+    assert held is not None
+    unlucky, other = (Ticket("standard", name, 1.0, 1000) for name in ("unlucky", "other"))
+    late = asyncio.create_task(simulation.pool.acquire(unlucky, deadline=simulation.clock() + 2))
+    waiting = [asyncio.create_task(simulation.pool.acquire(each, deadline=FAR)) for each in (unlucky, other)]
+    await settle()
+    simulation.clock.advance(1.7)
+    held.succeed()
+    with pytest.raises(NoCapacity):
+        await late
+    assert [task.done() for task in waiting] == [True, False], "the turn is still its tenant's"
+    for task in waiting:
+        (await task).succeed()
+
+
 async def test_an_estimate_that_sends_all_waiters_away_is_corrected_by_those_that_find_a_slot():
     """The engine was slow and is fast again: requests with short deadlines are served again, not shed for ever."""
     simulation = Simulation(max_concurrency=2)

@@ -64,6 +64,15 @@ async def test_a_pause_earns_no_turns():
     assert Counter(serve(queue).ticket.tenant_id for _ in range(20)) == {"steady": 10, "late": 10}
 
 
+async def test_coming_back_from_a_pause_earns_no_turns():
+    queue = filled(waiter("early"), *(waiter("steady") for _ in range(200)))
+    for _ in range(100):
+        serve(queue)
+    for _ in range(100):
+        queue.add(waiter("early"))
+    assert Counter(serve(queue).ticket.tenant_id for _ in range(20)) == {"steady": 10, "early": 10}
+
+
 async def test_coming_back_at_once_does_not_wipe_out_the_last_turn():
     """A tenant that never has more than one call waiting gets every other turn, not every turn."""
     queue = filled(*(waiter("steady") for _ in range(100)), waiter("returning"))
