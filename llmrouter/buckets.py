@@ -16,7 +16,7 @@ reservation is admitted while that and its own worst case stay within the limit.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from decimal import ROUND_CEILING, Decimal
 
@@ -31,6 +31,7 @@ __all__ = [
     "put_back",
     "standing",
     "take",
+    "take_all",
     "to_nano",
     "unused_of",
     "window_start",
@@ -92,6 +93,27 @@ def take(limit: Limit, bucket: Bucket, amount: int, now_ms: int) -> Bucket | Non
     now = _drained(limit, bucket, now_ms)
     taken = now.value + amount * _scale(limit)
     return Bucket(taken, now.mark) if taken <= _room(limit) * _scale(limit) else None
+
+
+def take_all(
+    reservation: Reservation, find: Callable[[Limit], Bucket], now_ms: int
+) -> dict[tuple[str, LimitKind], Bucket] | Exceeded:
+    """The buckets of a reservation's limits after it was taken from all of them, by scope and kind.
+
+    Where it does not fit somewhere, the refusal that lasts longest, and nothing is taken. `find` reads a bucket.
+    """
+    taken: dict[tuple[str, LimitKind], Bucket] = {}
+    refused: list[Exceeded] = []
+    for limit in reservation.limits:
+        key = limit.scope, limit.kind
+        bucket = taken.get(key) or find(limit)
+        amount = amount_of(limit, reservation)
+        after = take(limit, bucket, amount, now_ms)
+        if after is None:
+            refused.append(exceeded(limit, bucket, amount, now_ms))
+        else:
+            taken[key] = after
+    return longest(refused) or taken
 
 
 def put_back(limit: Limit, bucket: Bucket, unused: int, taken_ms: int, now_ms: int) -> Bucket:

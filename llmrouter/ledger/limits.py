@@ -6,26 +6,16 @@ import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from llmrouter.buckets import (
-    Bucket,
-    amount_of,
-    exceeded,
-    longest,
-    put_back,
-    standing,
-    take,
-    unused_of,
-    window_start,
-)
+from llmrouter.buckets import Bucket, put_back, standing, take_all, unused_of, window_start
 from llmrouter.database import reading
-from llmrouter.types import Admission, Exceeded, Limit, Reservation, Spent, Standing
+from llmrouter.types import Admission, Exceeded, Limit, LimitKind, Reservation, Spent, Standing
 
 __all__ = ["Counters", "drop_idle", "standings"]
 
 _LARGEST = 2**63 - 1
 _DAY_MS = 86_400_000
 
-_Key = tuple[str, str]
+_Key = tuple[str, LimitKind]
 
 
 class Counters:
@@ -44,20 +34,9 @@ class Counters:
 
     def take(self, reservation: Reservation) -> Admission:
         """Take a reservation from each of its limits, or nothing from any."""
-        now_ms = self._now_ms
-        taken: dict[_Key, Bucket] = {}
-        refused: list[Exceeded] = []
-        for limit in reservation.limits:
-            key = limit.scope, limit.kind
-            bucket = taken.get(key) or self._bucket(limit)
-            amount = amount_of(limit, reservation)
-            after = take(limit, bucket, amount, now_ms)
-            if after is None:
-                refused.append(exceeded(limit, bucket, amount, now_ms))
-            else:
-                taken[key] = after
-        if refused:
-            return Admission(exceeded=longest(refused))
+        taken = take_all(reservation, self._bucket, self._now_ms)
+        if isinstance(taken, Exceeded):
+            return Admission(exceeded=taken)
         self._buckets.update(taken)
         self._changed.update(taken)
         return Admission(standings=self.standings(reservation.limits)) if taken else Admission()
