@@ -9,15 +9,18 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any, Protocol
 
 from llmrouter.errors import ConfigError, InternalError, RouterError, StoreUnavailable, UsageError
 from llmrouter.schema import SET, migration_names, migrations, statements_down
 
 __all__ = [
+    "Rows",
+    "SharedConnection",
     "change_counters",
     "database_path",
     "downgrade",
@@ -30,6 +33,22 @@ __all__ = [
     "to_instant",
     "writing",
 ]
+
+
+class Rows(Protocol):
+    """What a query gives back."""
+
+    def fetchone(self) -> Any: ...
+    def fetchall(self) -> list[Any]: ...
+    def __iter__(self) -> Iterator[Any]: ...
+
+
+class SharedConnection(Protocol):
+    """What SQLite's connection and the shared database's have in common: `?` stands for a value in either."""
+
+    def execute(self, sql: str, parameters: Sequence[Any] = ..., /) -> Rows: ...
+    def executemany(self, sql: str, rows: Iterable[Sequence[Any]], /) -> object: ...
+
 
 BUSY_TIMEOUT_S = 5.0
 _OLDEST_SQLITE = (3, 37, 0)  # STRICT tables
@@ -140,12 +159,12 @@ def writing(path: Path) -> Iterator[sqlite3.Connection]:
         connection.execute("COMMIT")
 
 
-def change_counters(connection: sqlite3.Connection) -> dict[str, int]:
+def change_counters(connection: SharedConnection) -> dict[str, int]:
     """How often `keys` and `routing` have changed; a worker that polls this reloads only what moved.
 
     A counter moves in the transaction of the change itself, so a new value means that the change can be read.
     """
-    return dict(connection.execute("SELECT name, value FROM change_counters"))
+    return dict(connection.execute("SELECT name, value FROM change_counters").fetchall())
 
 
 @contextmanager

@@ -9,8 +9,9 @@ import contextlib
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
+from llmrouter.database import Rows, SharedConnection
 from llmrouter.errors import ConfigError, InternalError, RouterError, StoreUnavailable, UsageError
 from llmrouter.schema.postgres import numbered, statements_down, statements_up
 
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Postgres",
-    "Rows",
-    "SharedConnection",
     "downgrade_postgres",
     "migrate_postgres",
     "migrations_of",
@@ -31,21 +30,6 @@ TIMEOUT_S = 5.0
 """Bounds connecting, one statement of the neutral handle, and the silence of a server that has vanished."""
 _WRITERS = 0x6C6C6D72
 """Number of the advisory lock that every rare writer holds for its transaction."""
-
-
-class Rows(Protocol):
-    """What a query gives back."""
-
-    def fetchone(self) -> Any: ...
-    def fetchall(self) -> list[Any]: ...
-    def __iter__(self) -> Iterator[Any]: ...
-
-
-class SharedConnection(Protocol):
-    """What SQLite's connection and PostgreSQL's have in common: `?` stands for a value in either."""
-
-    def execute(self, sql: str, parameters: Sequence[Any] = ..., /) -> Rows: ...
-    def executemany(self, sql: str, rows: Iterable[Sequence[Any]], /) -> object: ...
 
 
 class Postgres:

@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import orjson
 
-from llmrouter.database import from_instant, reading, to_instant, writing
+from llmrouter.database import SharedConnection, from_instant, to_instant
 from llmrouter.errors import NotFound, RequestError, VersionConflict
+from llmrouter.shared_store import SharedStore, reading, writing
 from llmrouter.types import RoutingVersion, Rule
 
 __all__ = ["RoutingStore"]
 
 
 class RoutingStore:
-    """The routing versions of a migrated database; each call is one transaction of its own.
+    """The routing versions of a migrated store; each call is one transaction of its own.
 
     Numbers go up by one from 1 and are never reused. Whether rules make sense is for `routing.checks` to say.
     """
 
-    def __init__(self, path: Path, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
-        self._path = path
+    def __init__(self, store: SharedStore, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        self._store = store
         self._now = now
 
     def current(self) -> RoutingVersion:
@@ -33,7 +32,7 @@ class RoutingStore:
         Raises:
             NotFound: nothing has been published; `seed` comes first.
         """
-        with reading(self._path) as connection:
+        with reading(self._store) as connection:
             return _read(connection, _newest(connection))
 
     def get(self, version: int) -> RoutingVersion:
@@ -42,18 +41,18 @@ class RoutingStore:
         Raises:
             NotFound: there is no such version.
         """
-        with reading(self._path) as connection:
+        with reading(self._store) as connection:
             return _read(connection, version)
 
     def history(self, limit: int = 20) -> list[RoutingVersion]:
         """The newest versions with their rules, newest first."""
-        with reading(self._path) as connection:
+        with reading(self._store) as connection:
             newest = _newest(connection)
             return [_read(connection, version) for version in range(newest, max(newest - limit, 0), -1)]
 
     def compare(self, base_version: int) -> None:
         """Raises `VersionConflict` unless that version is the current one, as `publish` would."""
-        with reading(self._path) as connection:
+        with reading(self._store) as connection:
             _compare(connection, base_version)
 
     def publish(self, rules: Sequence[Rule], *, base_version: int, author: str, note: str = "") -> RoutingVersion:
@@ -63,7 +62,7 @@ class RoutingStore:
             VersionConflict: somebody else has published; the message names the current version.
             RequestError: two rules share an id.
         """
-        with writing(self._path) as connection:
+        with writing(self._store) as connection:
             _compare(connection, base_version)
             return self._append(connection, rules, author=author, note=note)
 
@@ -74,7 +73,7 @@ class RoutingStore:
             NotFound: there is no version `to`.
             VersionConflict: as `publish`.
         """
-        with writing(self._path) as connection:
+        with writing(self._store) as connection:
             if base_version is not None:
                 _compare(connection, base_version)
             rules = _read(connection, to).rules
@@ -82,7 +81,7 @@ class RoutingStore:
 
     def seed(self, rules: Sequence[Rule]) -> RoutingVersion:
         """Publish version 1 if the store has none; returns the current version. Several processes may call this."""
-        with writing(self._path) as connection:
+        with writing(self._store) as connection:
             newest = _newest(connection)
             if newest:
                 return _read(connection, newest)
@@ -90,7 +89,7 @@ class RoutingStore:
 
     def _append(
         self,
-        connection: sqlite3.Connection,
+        connection: SharedConnection,
         rules: Sequence[Rule],
         *,
         author: str,
@@ -111,12 +110,12 @@ class RoutingStore:
         return _read(connection, base + 1)
 
 
-def _newest(connection: sqlite3.Connection) -> int:
+def _newest(connection: SharedConnection) -> int:
     (version,) = connection.execute("SELECT coalesce(max(version), 0) FROM routing_versions").fetchone()
     return int(version)
 
 
-def _compare(connection: sqlite3.Connection, base_version: int) -> None:
+def _compare(connection: SharedConnection, base_version: int) -> None:
     current = _newest(connection)
     if base_version != current:
         raise VersionConflict(
@@ -138,7 +137,7 @@ def _rule_row(version: int, position: int, rule: Rule) -> tuple[Any, ...]:
     return version, position, rule.rule_id, match, rule.model_id, rule.tier_role, rule.weight, rule.priority
 
 
-def _read(connection: sqlite3.Connection, version: int) -> RoutingVersion:
+def _read(connection: SharedConnection, version: int) -> RoutingVersion:
     row = connection.execute(
         "SELECT created_at, author, note, base_version, rolled_back_to FROM routing_versions WHERE version = ?",
         (version,),

@@ -141,7 +141,132 @@ _BOOKS_DOWN = (
     "DROP FUNCTION llmrouter_append_only()",
 )
 
-_NUMBERED: tuple[tuple[str, Sequence[str], Sequence[str]], ...] = (("0001_books", _BOOKS, _BOOKS_DOWN),)
+_CHANGE_COUNTERS = (
+    "CREATE TABLE change_counters (name TEXT PRIMARY KEY, value BIGINT NOT NULL)",
+    "INSERT INTO change_counters VALUES ('keys', 0), ('routing', 0)",
+    """
+    CREATE FUNCTION llmrouter_count_change() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN UPDATE change_counters SET value = value + 1 WHERE name = TG_ARGV[0]; RETURN NULL; END $$
+    """,
+    """
+    CREATE FUNCTION llmrouter_refuse() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN RAISE EXCEPTION '%', TG_ARGV[0]; END $$
+    """,
+)
+
+# Instants stay TEXT here, as the file has them: `revoked_at` and the like are read by the same code.
+_API_KEYS = (
+    """
+    CREATE TABLE api_keys (
+        key_id TEXT PRIMARY KEY,
+        digest BYTEA NOT NULL UNIQUE,
+        tenant_id TEXT NOT NULL,
+        tiers TEXT,
+        admin BOOLEAN NOT NULL,
+        acl TEXT NOT NULL,
+        created_at TEXT NOT NULL,
+        expires_at TEXT,
+        revoked_at TEXT,
+        note TEXT NOT NULL,
+        created_by TEXT,
+        policy TEXT NOT NULL DEFAULT '{}'
+    )
+    """,
+    """
+    CREATE TRIGGER api_keys_scopes_are_fixed
+    BEFORE UPDATE OF key_id, digest, tenant_id, tiers, admin, acl, created_at, expires_at, note, created_by, policy
+    ON api_keys FOR EACH ROW EXECUTE FUNCTION llmrouter_refuse('a key is never changed, only revoked')
+    """,
+    """
+    CREATE TRIGGER api_keys_stay_revoked BEFORE UPDATE OF revoked_at ON api_keys
+    FOR EACH ROW WHEN (OLD.revoked_at IS NOT NULL) EXECUTE FUNCTION llmrouter_refuse('the key is already revoked')
+    """,
+    """
+    CREATE TRIGGER api_keys_count AFTER INSERT OR UPDATE OR DELETE ON api_keys
+    FOR EACH ROW EXECUTE FUNCTION llmrouter_count_change('keys')
+    """,
+)
+
+# As in the file, a version's own row comes after its rules and seals it.
+_ROUTING = (
+    """
+    CREATE TABLE routing_versions (
+        version BIGINT PRIMARY KEY CHECK (version > 0),
+        created_at TEXT NOT NULL,
+        author TEXT NOT NULL,
+        note TEXT NOT NULL,
+        base_version BIGINT NOT NULL,
+        rolled_back_to BIGINT REFERENCES routing_versions (version)
+    )
+    """,
+    """
+    CREATE TABLE routing_rules (
+        version BIGINT NOT NULL REFERENCES routing_versions (version) DEFERRABLE INITIALLY DEFERRED,
+        position BIGINT NOT NULL,
+        rule_id TEXT NOT NULL,
+        match TEXT NOT NULL,
+        model_id TEXT,
+        tier_role TEXT,
+        weight DOUBLE PRECISION NOT NULL,
+        priority BIGINT NOT NULL,
+        PRIMARY KEY (version, rule_id)
+    )
+    """,
+    """
+    CREATE FUNCTION llmrouter_version_counts_up() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN
+        IF NEW.version <> 1 + (SELECT coalesce(max(version), 0) FROM routing_versions) THEN
+            RAISE EXCEPTION 'version numbers go up by one and are never reused';
+        END IF;
+        RETURN NEW;
+    END $$
+    """,
+    """
+    CREATE TRIGGER routing_versions_count_up BEFORE INSERT ON routing_versions
+    FOR EACH ROW EXECUTE FUNCTION llmrouter_version_counts_up()
+    """,
+    """
+    CREATE TRIGGER routing_versions_count AFTER INSERT ON routing_versions
+    FOR EACH ROW EXECUTE FUNCTION llmrouter_count_change('routing')
+    """,
+    """
+    CREATE TRIGGER routing_versions_immutable BEFORE UPDATE OR DELETE ON routing_versions
+    FOR EACH ROW EXECUTE FUNCTION llmrouter_refuse('a routing version is immutable')
+    """,
+    """
+    CREATE FUNCTION llmrouter_rule_sealed() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN
+        IF EXISTS (SELECT 1 FROM routing_versions WHERE version = NEW.version) THEN
+            RAISE EXCEPTION 'a routing version is immutable';
+        END IF;
+        RETURN NEW;
+    END $$
+    """,
+    """
+    CREATE TRIGGER routing_rules_sealed BEFORE INSERT ON routing_rules
+    FOR EACH ROW EXECUTE FUNCTION llmrouter_rule_sealed()
+    """,
+    """
+    CREATE TRIGGER routing_rules_immutable BEFORE UPDATE OR DELETE ON routing_rules
+    FOR EACH ROW EXECUTE FUNCTION llmrouter_refuse('a routing version is immutable')
+    """,
+)
+
+_KEYS_RULES_DOWN = (
+    "DROP TABLE routing_rules",
+    "DROP TABLE routing_versions",
+    "DROP TABLE api_keys",
+    "DROP TABLE change_counters",
+    "DROP FUNCTION llmrouter_rule_sealed()",
+    "DROP FUNCTION llmrouter_version_counts_up()",
+    "DROP FUNCTION llmrouter_refuse()",
+    "DROP FUNCTION llmrouter_count_change()",
+)
+
+_NUMBERED: tuple[tuple[str, Sequence[str], Sequence[str]], ...] = (
+    ("0001_books", _BOOKS, _BOOKS_DOWN),
+    ("0002_keys_rules", (*_CHANGE_COUNTERS, *_API_KEYS, *_ROUTING), _KEYS_RULES_DOWN),
+)
 
 
 def numbered() -> list[str]:

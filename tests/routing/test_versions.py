@@ -1,18 +1,19 @@
 """Routing versions in the store: compare-and-set, immutable, rolled back by publishing again."""
 
-import sqlite3
+import re
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llmrouter.database import change_counters, migrate, open_database, reading
-from llmrouter.errors import NotFound, RequestError, StoreUnavailable, VersionConflict
+from llmrouter.database import change_counters, migrate, open_database
+from llmrouter.errors import InternalError, NotFound, RequestError, StoreUnavailable, VersionConflict
+from llmrouter.postgres import Postgres, migrate_postgres
 from llmrouter.routing.versions import RoutingStore
+from llmrouter.shared_store import SharedStore, reading, writing
 from llmrouter.types import RoutingVersion, Rule
 
 START = datetime(2026, 12, 1, 12, tzinfo=UTC)
@@ -34,11 +35,17 @@ rules = st.builds(
 )
 
 
-@pytest.fixture
-def database(tmp_path):
-    path = tmp_path / "llmrouter.db"
-    migrate(path)
-    return path
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database(request, tmp_path):
+    if request.param == "sqlite":
+        path = tmp_path / "llmrouter.db"
+        migrate(path)
+        yield path
+        return
+    server = Postgres(request.getfixturevalue("postgres_url"))
+    migrate_postgres(server)
+    yield server
+    server.close()
 
 
 @pytest.fixture
@@ -46,7 +53,7 @@ def store(database):
     return RoutingStore(database, now=lambda: START)
 
 
-def counter(database: Path) -> int:
+def counter(database: SharedStore) -> int:
     with reading(database) as connection:
         return change_counters(connection)["routing"]
 
@@ -203,8 +210,11 @@ def module_store(tmp_path_factory):
 )
 def test_a_published_version_cannot_be_changed_and_no_number_comes_twice(store, database, statement):
     published = store.seed([CODE])
-    with closing(open_database(database)) as connection, pytest.raises(sqlite3.IntegrityError):
+    if "OR REPLACE" in statement and isinstance(database, Postgres):
+        statement = statement.replace("OR REPLACE ", "") + " ON CONFLICT DO NOTHING"
+    with pytest.raises(InternalError) as refused, writing(database) as connection:
         connection.execute(statement)
+    assert re.search("immutable|numbers go up", str(refused.value.__cause__))
     assert store.history() == [published]
 
 
