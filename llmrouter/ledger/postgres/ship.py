@@ -23,6 +23,7 @@ __all__ = ["Shipper", "Shipping"]
 _log = logging.getLogger(__name__)
 
 _FIRST_PAUSE_S = 0.5
+_GRACE_S = 10.0
 
 
 @value
@@ -109,7 +110,8 @@ class Shipper:
         """Ship what waits, within `drain_s`, and end the thread; harmless when repeated."""
         self._stop.set()
         if self._thread is not None:
-            await asyncio.to_thread(self._thread.join)
+            # A server that hangs in the middle of an answer must not hold up the end of the process.
+            await asyncio.to_thread(self._thread.join, self._drain_s + _GRACE_S)
 
     def ship_once(self) -> int:
         """Ship one batch if no other process does; returns how many entries it dealt with.
