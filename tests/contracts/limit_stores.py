@@ -82,6 +82,8 @@ class LedgerLimits:
             reservation.request_id,
             ts=reservation.ts,
             tenant_id=reservation.tenant_id,
+            key_id=reservation.key_id,
+            user_id=reservation.user_id,
             usage=usage,
             cost_usd=spent.cost_usd,
             attempts=(attempt(usage=usage, cost_usd=spent.cost_usd),) if spent.requests else (),
