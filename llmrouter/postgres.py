@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import psycopg
 
 __all__ = [
+    "Neutral",
     "Postgres",
     "downgrade_postgres",
     "migrate_postgres",
@@ -92,14 +93,14 @@ class Postgres:
     def reading(self) -> Iterator[SharedConnection]:
         """One block all of whose statements see the same state; raises `StoreUnavailable`."""
         with self.transaction("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY") as connection:
-            yield _Neutral(connection)
+            yield Neutral(connection)
 
     @contextmanager
     def writing(self) -> Iterator[SharedConnection]:
         """One transaction, alone among all that use `writing`; committed when the block ends, undone when it raises."""
         with self.transaction("BEGIN") as connection:
             connection.execute("SELECT pg_advisory_xact_lock(%s)", (_WRITERS,))
-            yield _Neutral(connection)
+            yield Neutral(connection)
 
     @contextmanager
     def transaction(self, begin: str) -> Iterator[psycopg.Connection[Any]]:
@@ -148,7 +149,7 @@ class Postgres:
             self._kept = None
 
 
-class _Neutral:
+class Neutral:
     """A psycopg connection that takes the statements written for SQLite."""
 
     def __init__(self, connection: psycopg.Connection[Any]) -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import orjson
 
@@ -12,7 +11,7 @@ from llmrouter.database import from_instant, to_instant
 from llmrouter.pricing.money import from_pico, to_pico
 from llmrouter.types import Attempt, LedgerEntry, Usage
 
-__all__ = ["ATTEMPT_COLUMNS", "ENTRY_COLUMNS", "attempt_rows", "entry_of", "entry_row"]
+__all__ = ["ATTEMPT_COLUMNS", "ENTRY_COLUMNS", "Row", "attempt_rows", "entry_of", "entry_row"]
 
 _USAGE = ("input_tokens", "cached_tokens", "cache_write_tokens", "output_tokens", "reasoning_tokens", "estimated")
 
@@ -142,10 +141,16 @@ def _usage_row(usage: Usage) -> tuple[int, int, int, int, int, bool]:
     )
 
 
-def entry_of(row: sqlite3.Row, attempts: Sequence[sqlite3.Row]) -> LedgerEntry:
+class Row(Protocol):
+    """A row that is read by column name."""
+
+    def __getitem__(self, name: str, /) -> Any: ...
+
+
+def entry_of(row: Row, attempts: Sequence[Row]) -> LedgerEntry:
     """The entry of a ledger row and its attempts' rows in order; equal to the one that was recorded.
 
-    Rows are read by column name. Costs come back in whole pico-dollars and `ts` in UTC.
+    Costs come back in whole pico-dollars and `ts` in UTC.
     """
     reference_cost = row["reference_cost_picousd"]
     return LedgerEntry(
@@ -182,7 +187,7 @@ def entry_of(row: sqlite3.Row, attempts: Sequence[sqlite3.Row]) -> LedgerEntry:
     )
 
 
-def _attempt_of(row: sqlite3.Row) -> Attempt:
+def _attempt_of(row: Row) -> Attempt:
     return Attempt(
         seq=row["seq"],
         model_id=row["model_id"],
@@ -202,7 +207,7 @@ def _attempt_of(row: sqlite3.Row) -> Attempt:
     )
 
 
-def _usage_of(row: sqlite3.Row) -> Usage:
+def _usage_of(row: Row) -> Usage:
     return Usage(
         input_tokens=row["input_tokens"],
         cached_tokens=row["cached_tokens"],
