@@ -34,20 +34,27 @@ _WRITERS = 0x6C6C6D72
 
 
 class Postgres:
-    """One database. Keeps one connection of this process for short blocks; any thread may use it, one at a time.
+    """One database, for short blocks; any thread may use it, one at a time, so it holds one connection at most.
+
+    Args:
+        keep: hold on to the connection between blocks, for who asks all the time; `close` gives it back.
 
     Raises:
         ConfigError: the address is not one of a database.
         UsageError: the driver is not installed.
     """
 
-    def __init__(self, url: str, *, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(self, url: str, *, keep: bool = False, timeout_s: float = TIMEOUT_S) -> None:
         self._url = url
+        self._keep = keep
         self._timeout_s = timeout_s
         self._lock = threading.Lock()
         self._kept: psycopg.Connection[Any] | None = None
         self.name = _name_of(url)
         """Server and database, without user or password."""
+
+    def __str__(self) -> str:
+        return self.name
 
     def __repr__(self) -> str:
         return f"Postgres({self.name})"
@@ -104,7 +111,7 @@ class Postgres:
 
     @contextmanager
     def transaction(self, begin: str) -> Iterator[psycopg.Connection[Any]]:
-        """One transaction on the kept connection, which is made anew where the server has closed it meanwhile."""
+        """One transaction; a kept connection is made anew where the server has closed it meanwhile."""
         with self._lock, self.errors():
             connection = self._begun(begin)
             try:
@@ -113,13 +120,14 @@ class Postgres:
             except BaseException:
                 self._undo(connection)
                 raise
+            finally:
+                if not self._keep:
+                    self._drop()
 
     def close(self) -> None:
         """Close the kept connection; the next block makes one anew."""
         with self._lock:
-            kept, self._kept = self._kept, None
-            if kept is not None:
-                kept.close()
+            self._drop()
 
     @contextmanager
     def errors(self) -> Iterator[None]:
@@ -135,8 +143,7 @@ class Postgres:
             with contextlib.suppress(_driver().OperationalError):
                 self._kept.execute(begin.encode())
                 return self._kept
-            self._kept.close()
-            self._kept = None
+            self._drop()
         self._kept = self.connect()
         self._kept.execute(begin.encode())
         return self._kept
@@ -145,8 +152,12 @@ class Postgres:
         try:
             connection.execute("ROLLBACK")
         except _driver().Error:
-            connection.close()
-            self._kept = None
+            self._drop()
+
+    def _drop(self) -> None:
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            kept.close()
 
 
 class Neutral:

@@ -14,14 +14,22 @@ from llmrouter.config import StoreConfig
 from llmrouter.database import SharedConnection, database_path
 from llmrouter.postgres import Postgres, migrate_postgres, migrations_of
 
-__all__ = ["SharedStore", "migrate_store", "reading", "shared_store", "store_exists", "writing"]
+__all__ = [
+    "SharedStore",
+    "close_store",
+    "migrate_store",
+    "reading",
+    "shared_store",
+    "store_exists",
+    "writing",
+]
 
 SharedStore = Path | Postgres
 """A migrated SQLite file, or a migrated database on a server."""
 
 
-def shared_store(config: StoreConfig) -> SharedStore:
-    """Where a configuration has its keys and rules; one `Postgres` serves a whole process.
+def shared_store(config: StoreConfig, *, keep: bool = False) -> SharedStore:
+    """Where a configuration has its keys and rules; with `keep`, a server's connection is held until `close_store`.
 
     Raises:
         ConfigError: the address cannot be read.
@@ -29,7 +37,7 @@ def shared_store(config: StoreConfig) -> SharedStore:
     """
     if config.ledger_url is None:
         return database_path(config.url)
-    return Postgres(config.ledger_url.get_secret_value())
+    return Postgres(config.ledger_url.get_secret_value(), keep=keep)
 
 
 def migrate_store(config: StoreConfig) -> SharedStore:
@@ -43,6 +51,12 @@ def migrate_store(config: StoreConfig) -> SharedStore:
     if isinstance(store, Postgres):
         migrate_postgres(store)
     return store
+
+
+def close_store(store: SharedStore) -> None:
+    """Give back a connection that is held; the store can still be used."""
+    if isinstance(store, Postgres):
+        store.close()
 
 
 def store_exists(store: SharedStore) -> bool:

@@ -19,9 +19,9 @@ from tests.ledger.books import entry
 from tests.ledger.postgres.server import asked, fill, shipped
 
 
-@pytest.fixture
-def database(postgres_url):
-    made = Postgres(postgres_url)
+@pytest.fixture(params=[False, True], ids=["connection a block", "kept connection"])
+def database(postgres_url, request):
+    made = Postgres(postgres_url, keep=request.param)
     yield made
     made.close()
 
@@ -155,7 +155,7 @@ def test_a_connection_that_breaks_inside_a_block_is_named_and_replaced(database)
     assert asked(database, "SELECT 1") == [(1,)]
 
 
-def test_a_process_keeps_one_connection_however_many_threads_ask(database):
+def test_there_is_one_connection_however_many_threads_ask(database):
     mine = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
     with ThreadPoolExecutor(8) as pool:
         counts = list(pool.map(lambda _: asked(database, mine)[0][0], range(40)))
