@@ -13,6 +13,8 @@ RouterError
 ├── PermissionDenied          403
 ├── VersionConflict           409   somebody else published first
 ├── RateLimited               429
+│   ├── LimitReached          429   a limit of the tenant, key, user, group or tier; time will help
+│   └── BudgetSpent           429   a dollar budget, or a request larger than its whole limit; repeating will not help
 ├── NoCapacity                503   nothing can take the request now
 ├── StoreUnavailable          503   the ledger, key or rule store is down
 ├── Draining                  503
@@ -24,15 +26,18 @@ RouterError
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 __all__ = [
     "AuthenticationFailed",
+    "BudgetSpent",
     "ClientGone",
     "ConfigError",
     "ContextLengthExceeded",
     "Draining",
     "InternalError",
+    "LimitReached",
     "ModelNotFound",
     "NoCapacity",
     "NotFound",
@@ -71,16 +76,20 @@ class RouterError(Exception):
         param: str | None = None,
         code: str | None = None,
         retry_after_s: float | None = None,
+        details: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(message)
         self.message = message
         self.param = param
         self.code = code or self.default_code
         self.retry_after_s = retry_after_s
+        self.details = details
+        """More members of the error object, for machines."""
 
     def body(self) -> dict[str, Any]:
         """The OpenAI-style error object that clients parse."""
-        return {"error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}}
+        own = {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
+        return {"error": {**own, **(self.details or {})}}
 
 
 class UsageError(RouterError):
@@ -178,6 +187,18 @@ class RateLimited(RouterError):
     type = "rate_limit_error"
     default_code = "rate_limit_exceeded"
     retryable = True
+
+
+class LimitReached(RateLimited):
+    """A limit on requests, tokens or concurrency is used up for now."""
+
+
+class BudgetSpent(RateLimited):
+    """A dollar budget is used up, or the request is larger than the whole limit: repeating it does not help."""
+
+    type = "insufficient_quota"
+    default_code = "insufficient_quota"
+    retryable = False
 
 
 class NoCapacity(RouterError):

@@ -152,8 +152,18 @@ class Backend(Protocol):
     def name(self) -> str:
         """How logs and the ledger name this replica; holds no secret."""
 
-    async def open(self, request: ChatRequest, *, request_id: str, timeouts: Timeouts, cache_salt: str | None) -> Reply:
+    async def open(
+        self,
+        request: ChatRequest,
+        *,
+        request_id: str,
+        timeouts: Timeouts,
+        cache_salt: str | None,
+        priority: int | None = None,
+    ) -> Reply:
         """Send the request for this replica's model and wait for status and headers.
+
+        `priority` is the engine's own scheduling priority, lower first, where the pool sends one.
 
         `request.max_output_tokens` is the effective output cap and may be lower than the one in `request.fields`.
         Renames parameters to what the engine accepts and always asks a stream for its usage. Cancelling the call

@@ -33,6 +33,7 @@ class EchoBackend:
         request_id: str,
         timeouts: Timeouts,  # noqa: ARG002 - it answers at once
         cache_salt: str | None,  # noqa: ARG002 - it keeps nothing
+        priority: int | None = None,  # noqa: ARG002 - nobody waits
     ) -> _EchoReply:
         tokens = _tokens(request)
         cap = request.max_output_tokens

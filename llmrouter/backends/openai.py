@@ -68,9 +68,24 @@ class OpenAIBackend:
     def name(self) -> str:
         return self._name
 
-    async def open(self, request: ChatRequest, *, request_id: str, timeouts: Timeouts, cache_salt: str | None) -> Reply:
+    async def open(
+        self,
+        request: ChatRequest,
+        *,
+        request_id: str,
+        timeouts: Timeouts,
+        cache_salt: str | None,
+        priority: int | None = None,
+    ) -> Reply:
         salt = cache_salt if self._engine in _SALTED and request.endpoint != "embeddings" else None
-        body = encode(request, model=self._model, cap_field=self._cap_field, cache_salt=salt, engine=self._engine)
+        body = encode(
+            request,
+            model=self._model,
+            cap_field=self._cap_field,
+            cache_salt=salt,
+            engine=self._engine,
+            priority=priority,
+        )
         headers = b"%bx-request-id: %b\r\n" % (self._headers, request_id.encode("ascii"))
         return await self._client.request(
             b"POST", _PATHS[request.endpoint], headers=headers, body=body, timeouts=timeouts
@@ -81,7 +96,13 @@ class OpenAIBackend:
 
 
 def encode(
-    request: ChatRequest, *, model: str, cap_field: str, cache_salt: str | None, engine: str | None = None
+    request: ChatRequest,
+    *,
+    model: str,
+    cap_field: str,
+    cache_salt: str | None,
+    engine: str | None = None,
+    priority: int | None = None,
 ) -> bytes:
     """The request body for one upstream: its model name, its one output-cap field, usage always asked for."""
     body: dict[str, Any] = {**request.fields, "model": model}
@@ -94,6 +115,8 @@ def encode(
         body["stream_options"] = {**(body.get("stream_options") or {}), "include_usage": True}
     if cache_salt is not None:
         body["cache_salt"] = cache_salt
+    if priority is not None:
+        body["priority"] = priority
     if engine == "openai" and not body.get("store"):
         # OpenAI answers 400 to `metadata` without `store`; here it is tags for routing and the books.
         body.pop("metadata", None)

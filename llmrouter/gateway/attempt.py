@@ -9,7 +9,7 @@ from typing import Any
 from zlib import crc32
 
 from llmrouter.backends.pool import Lease, Pool
-from llmrouter.config import ModelConfig, TimeoutConfig
+from llmrouter.config import ClassesConfig, ModelConfig, TimeoutConfig
 from llmrouter.errors import NoCapacity
 from llmrouter.gateway.answer import Answer, JsonAnswer, StreamAnswer
 from llmrouter.gateway.answers import (
@@ -46,6 +46,8 @@ class ModelRoute:
     timeouts: TimeoutConfig
     clamp_output_tokens: bool
     keep_alive_s: float
+    classes: ClassesConfig
+    send_priority: bool
 
 
 async def attempt(
@@ -72,8 +74,9 @@ async def attempt(
         reply = await lease.replica.backend.open(
             trial.request,
             request_id=run.request_id,
-            timeouts=_timeouts(run, route.timeouts, called_at),
+            timeouts=_timeouts(run, route, called_at),
             cache_salt=cache_salt,
+            priority=route.classes.of(run.latency_class).engine_priority if route.send_priority else None,
         )
         trial.status = reply.status
         if reply.status != 200:
@@ -111,9 +114,9 @@ async def _enter(run: Run, trial: Trial, route: ModelRoute, now: Callable[[], fl
     """A slot on a replica that this call has not tried yet, where there is one."""
     exclude = run.tried_replicas(route.model_id)
     affinity = crc32(run.request.conversation.encode())
-    lease = route.pool.try_acquire(affinity=affinity, exclude=exclude)
+    lease = route.pool.try_acquire(run.ticket, affinity=affinity, exclude=exclude)
     if lease is None:
-        lease = await route.pool.acquire(affinity=affinity, exclude=exclude, deadline=run.deadline)
+        lease = await route.pool.acquire(run.ticket, affinity=affinity, exclude=exclude, deadline=run.deadline)
         trial.queue_s = now() - trial.started
     trial.pool_id = route.pool_id
     trial.replica = lease.replica.name
@@ -136,7 +139,7 @@ async def _begin_stream(
     held = b""
     try:
         # Role chunks and comments are bytes but no output: they must not push the time limit out.
-        async with asyncio.timeout(min(route.timeouts.first_byte_s, max(run.deadline - now(), 0.0))):
+        async with asyncio.timeout(min(_first_byte_s(run, route), max(run.deadline - now(), 0.0))):
             while not rewriter.begun and not rewriter.over:
                 block = await reply.next_block()
                 held += rewriter.feed(block) if block else rewriter.drain()
@@ -229,7 +232,10 @@ def _clamped(run: Run, route: ModelRoute) -> ChatRequest:
     request, model = run.request, route.model
     run.clamped = None
     asked = request.max_output_tokens
-    if asked is None or not route.clamp_output_tokens:
+    if asked is None:
+        reserved = run.output_caps.get(route.model_id)
+        return request if reserved is None else dataclasses.replace(request, max_output_tokens=reserved)
+    if not route.clamp_output_tokens:
         return request
     allowed = asked
     if model.max_output_tokens is not None:
@@ -244,11 +250,16 @@ def _clamped(run: Run, route: ModelRoute) -> ChatRequest:
     return dataclasses.replace(request, max_output_tokens=allowed)
 
 
-def _timeouts(run: Run, configured: TimeoutConfig, now: float) -> Timeouts:
+def _first_byte_s(run: Run, route: ModelRoute) -> float:
+    return route.classes.of(run.latency_class).first_byte_s or route.timeouts.first_byte_s
+
+
+def _timeouts(run: Run, route: ModelRoute, now: float) -> Timeouts:
+    configured = route.timeouts
     patience = run.deadline - now
     return Timeouts(
         connect_s=min(configured.connect_s, patience),
-        first_byte_s=min(configured.first_byte_s, patience),
+        first_byte_s=min(_first_byte_s(run, route), patience),
         between_chunks_s=configured.between_chunks_s,
         total_s=run.ends_by - now,
     )

@@ -24,10 +24,10 @@ from llmrouter.gateway.asgi import App, Gateway
 from llmrouter.gateway.attempt import ModelRoute
 from llmrouter.gateway.pipeline import Pipeline
 from llmrouter.gateway.state import Keys, State
+from llmrouter.gateway.stores import open_ledger
 from llmrouter.gateway.tiers import Tier, tier_models
 from llmrouter.gateway.wire import Labeller
 from llmrouter.ledger.prices import keep_prices
-from llmrouter.ledger.sqlite import SqliteLedger
 from llmrouter.pricing.book import PriceBook
 from llmrouter.protocols import Backend, Ledger
 from llmrouter.registry import strategy_factory
@@ -36,6 +36,7 @@ from llmrouter.routing.rules import RuleSet, compile_rules
 from llmrouter.routing.versions import RoutingStore
 from llmrouter.telemetry.metrics import Metrics
 from llmrouter.tenancy.keys import KeyRing, load_keys
+from llmrouter.tenancy.limits import LimitBook
 from llmrouter.tenancy.pepper import load_pepper
 from llmrouter.types import Principal, RoutingVersion, Rule
 
@@ -117,7 +118,7 @@ class Assembly:
         self._routing = RoutingStore(self.path)
         self._counters = self._read_store_version()
         self._keys.ring.replace(load_keys(self.path))
-        self._ledger = ledger or SqliteLedger(self.path)
+        self._ledger = ledger or open_ledger(config, self.path, lambda: self.state.config)
         self._pipeline = Pipeline(
             self._state(config, version, self._routing.current()), self._ledger, self.metrics, now=self._now
         )
@@ -196,7 +197,13 @@ class Assembly:
         routes = {}
         for pool_id, pool_config in config.pools.items():
             pool = Pool.with_replicas(
-                pool_id, pool_config, backends[pool_id], self._pools.get(pool_id), now=self._now, rng=self._rng
+                pool_id,
+                pool_config,
+                backends[pool_id],
+                self._pools.get(pool_id),
+                now=self._now,
+                rng=self._rng,
+                classes=config.classes,
             )
             self._pools[pool_id] = pool
             routes[pool_config.model] = ModelRoute(
@@ -207,6 +214,8 @@ class Assembly:
                 timeouts=pool_config.timeouts,
                 clamp_output_tokens=config.limits.clamp_output_tokens,
                 keep_alive_s=config.server.keepalive_comment_s,
+                classes=config.classes,
+                send_priority=pool_config.send_priority,
             )
         return State(
             version=version,
@@ -217,6 +226,7 @@ class Assembly:
             routes=routes,
             prices=prices,
             reference_model=config.reference_model,
+            limits=LimitBook(config),
             label=_labeller(routing),
             salt_secret=self.pepper,
         )

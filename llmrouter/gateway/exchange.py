@@ -13,6 +13,7 @@ import orjson
 
 from llmrouter.errors import RequestTimeout, RequestTooLarge, RouterError
 from llmrouter.gateway.answer import Ending
+from llmrouter.gateway.ratelimit import ratelimit_headers
 from llmrouter.gateway.run import Run, new_request_id
 from llmrouter.gateway.stream import error_event
 from llmrouter.types import Endpoint
@@ -24,7 +25,14 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
 _READ_HEADERS = frozenset(
-    (b"content-length", b"x-llmrouter-intent", b"x-llmrouter-conversation", b"x-stainless-read-timeout")
+    (
+        b"content-length",
+        b"x-llmrouter-intent",
+        b"x-llmrouter-conversation",
+        b"x-llmrouter-class",
+        b"x-llmrouter-user",
+        b"x-stainless-read-timeout",
+    )
 )
 _STREAM_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -224,6 +232,9 @@ class Exchange:
                 (b"x-llmrouter-pool", last.pool_id.encode("latin-1")),
                 (b"x-llmrouter-reason", last.target.reason.encode("latin-1", "replace")),
             ]
+        headers += ratelimit_headers(run.standings)
+        if run.degraded_to is not None:
+            headers.append((b"x-llmrouter-degraded", run.degraded_to.encode("latin-1")))
         if run.clamped is not None:
             headers.append((b"x-llmrouter-clamped", b"%d -> %d" % run.clamped))
         if run.cost_usd is not None:

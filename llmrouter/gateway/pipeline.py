@@ -6,8 +6,9 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from llmrouter.errors import InternalError, RouterError
+from llmrouter.errors import InternalError, RouterError, StoreUnavailable
 from llmrouter.gateway import refuse, wire
+from llmrouter.gateway.admission import admit
 from llmrouter.gateway.answer import Answer
 from llmrouter.gateway.attempt import attempt
 from llmrouter.gateway.exchange import Exchange
@@ -15,7 +16,7 @@ from llmrouter.gateway.run import Run
 from llmrouter.gateway.state import State
 from llmrouter.protocols import Ledger, Plan, Steps
 from llmrouter.telemetry.metrics import Metrics
-from llmrouter.types import Outcome, Target
+from llmrouter.types import ChatRequest, Outcome, Principal, Target
 
 __all__ = ["Pipeline"]
 
@@ -34,26 +35,40 @@ class Pipeline:
     async def handle(self, exchange: Exchange) -> None:
         """Answer one request; returns when the client has everything, or has gone."""
         state = self.state
+        run = None
         try:
             principal = state.keys.authenticate(exchange.authorization)
             request = wire.parse(
                 exchange.endpoint, await exchange.body(), exchange.headers, state.config.limits, label=state.label
             )
             tier = state.tier(request.model, principal)
-            run = Run.open(
-                request_id=exchange.request_id,
-                request=request,
-                principal=principal,
-                config_version=state.version,
-                longest_s=state.config.server.request_timeout_s,
-                now=self._now,
-            )
-            plan = tier.plan(run)
+            run = self._run(exchange.request_id, state, principal, request)
+            plan = await admit(state, self._ledger, run, tier.plan(run))
         except RouterError as error:
             self._metrics.refused(error.status, error.code)
+            if isinstance(error, StoreUnavailable):
+                _log.error("request %s was refused before anything was called: %s", exchange.request_id, error.message)
+            if run is not None:
+                exchange.describe(run, config_version=state.version)
             await exchange.refuse(error)
             return
+        # From here on the call is in the books: nothing may come between this and the `try` that records it.
         await self._serve(exchange, state, run, plan)
+
+    def _run(self, request_id: str, state: State, principal: Principal, request: ChatRequest) -> Run:
+        latency_class = state.limits.class_of(principal, request)
+        means = state.config.classes.of(latency_class)
+        longest_s = state.config.server.request_timeout_s
+        return Run.open(
+            request_id=request_id,
+            request=request,
+            principal=principal,
+            config_version=state.version,
+            longest_s=min(longest_s, means.request_timeout_s or longest_s),
+            now=self._now,
+            latency_class=latency_class,
+            may_spill=means.hosted,
+        )
 
     async def _serve(self, exchange: Exchange, state: State, run: Run, plan: Plan) -> None:
         failure: RouterError | None = None

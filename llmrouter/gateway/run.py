@@ -4,17 +4,31 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
+from llmrouter.backends.waiting import Ticket
 from llmrouter.pricing.book import PriceBook
 from llmrouter.pricing.cost import normalise_usage
-from llmrouter.types import Attempt, ChatRequest, Decision, Failure, LedgerEntry, Principal, Target, Usage
+from llmrouter.types import (
+    Attempt,
+    ChatRequest,
+    Decision,
+    Failure,
+    LatencyClass,
+    LedgerEntry,
+    Principal,
+    Standing,
+    Target,
+    Usage,
+)
 
 __all__ = ["Run", "Trial", "new_request_id"]
+
+_ANYBODY = Ticket()
 
 _SENT = frozenset({Failure.TIMEOUT, Failure.RESET, Failure.PROTOCOL, Failure.CANCELLED})
 """Failures after which the engine may have worked on the prompt."""
@@ -77,6 +91,16 @@ class Run:
     answer be whole."""
     ends_by: float
     """When a stream is cut off."""
+    latency_class: LatencyClass = "standard"
+    may_spill: bool = True
+    """Its class may go to hosted pools."""
+    ticket: Ticket = _ANYBODY
+    """What pools order it by."""
+    tier_id: str = ""
+    """The tier that serves it; another than the one asked for when it was degraded."""
+    output_caps: Mapping[str, int] = field(default_factory=dict)
+    """By model, the output tokens that were reserved for one choice, where a limit needs them kept to."""
+    standings: tuple[Standing, ...] = ()
     decision: Decision | None = None
     trials: list[Trial] = field(default_factory=list)
     first_output_at: float | None = None
@@ -99,6 +123,8 @@ class Run:
         config_version: int,
         longest_s: float,
         now: Callable[[], float],
+        latency_class: LatencyClass = "standard",
+        may_spill: bool = True,
     ) -> Run:
         started = now()
         patience = min(longest_s, request.deadline_s or longest_s)
@@ -111,7 +137,19 @@ class Run:
             config_version=config_version,
             deadline=started + patience,
             ends_by=started + (longest_s if request.stream else patience),
+            latency_class=latency_class,
+            may_spill=may_spill,
+            tier_id=request.model,
         )
+
+    @property
+    def user_id(self) -> str | None:
+        """The end user: the key's own, else the one that the request names."""
+        return self.principal.user_id or self.request.user_id
+
+    @property
+    def degraded_to(self) -> str | None:
+        return self.tier_id if self.tier_id != self.request.model else None
 
     @property
     def created(self) -> int:
@@ -172,6 +210,9 @@ class Run:
             ttft_s=self.first_output_at - self.started if self.first_output_at is not None else None,
             total_s=now - self.started,
             attempts=attempts,
+            latency_class=self.latency_class,
+            user_id=self.user_id,
+            degraded_to=self.degraded_to,
         )
 
 

@@ -15,6 +15,7 @@ from llmrouter.gateway.tiers import Tier
 from llmrouter.gateway.wire import Labeller
 from llmrouter.pricing.book import PriceBook
 from llmrouter.tenancy.keys import KeyRing
+from llmrouter.tenancy.limits import LimitBook
 from llmrouter.types import Principal, RoutingVersion
 
 __all__ = ["Keys", "State"]
@@ -45,6 +46,7 @@ class State:
     """By model id."""
     prices: PriceBook
     reference_model: str
+    limits: LimitBook
     label: Labeller | None
     salt_secret: bytes = field(repr=False)
     created: int = field(default_factory=lambda: int(time.time()))

@@ -107,6 +107,9 @@ class Supervisor:
             if ready is not None:
                 ready(address)
             await self._stopping.wait()
+            # The workers close theirs when they drain; with this one open the kernel would go on taking connections
+            # that nobody answers, instead of refusing them so that clients go elsewhere.
+            listener.close()
             self._on_event("draining", {"drain_s": self._config.server.drain_s})
         self._on_event("stopped", {})
         return 0

@@ -46,6 +46,8 @@ class TierModel:
     model: ModelConfig
     capabilities: frozenset[str]
     replicas: int
+    hosted: bool = False
+    """Its pool is somebody else's API."""
 
 
 def tier_models(config: Config, tier_id: str) -> tuple[TierModel, ...]:
@@ -55,7 +57,7 @@ def tier_models(config: Config, tier_id: str) -> tuple[TierModel, ...]:
         pool = config.pools[config.pool_of(model_id)]
         replicas = pool.runner.replicas if pool.runner is not None else max(len(pool.urls), 1)
         capabilities = config.capabilities_of(model_id)
-        models.append(TierModel(model_id, role, config.models[model_id], capabilities, replicas))
+        models.append(TierModel(model_id, role, config.models[model_id], capabilities, replicas, pool.hosted))
     return tuple(models)
 
 
@@ -78,20 +80,26 @@ class Tier:
         given = PlanInput(
             request=run.request,
             principal=run.principal,
-            candidates=self.candidates(run.request),
+            candidates=self.candidates(run.request, hosted=run.may_spill),
             now=run.ts,
             deadline_s=run.deadline - run.started,
         )
         return self.strategy.plan(given)
 
-    def candidates(self, request: ChatRequest) -> list[Candidate]:
-        """The models that can honour the whole request, in fallback order."""
+    def candidates(self, request: ChatRequest, *, hosted: bool = True) -> list[Candidate]:
+        """The models that can honour the whole request, in fallback order.
+
+        With `hosted=False` those of hosted pools only where no other can.
+        """
         able = [m for m in self._models if request.needs <= m.capabilities] if request.needs else self._models
         if not able:
             raise self._unable(request)
         fitting = [candidate for model in able if (candidate := self._fit(model, request)) is not None]
         if not fitting:
             raise self._too_long(able, request)
+        if not hosted:
+            theirs = {model.model_id for model in able if model.hosted}
+            fitting = [candidate for candidate in fitting if candidate.model_id not in theirs] or fitting
         return fitting
 
     def _fit(self, given: TierModel, request: ChatRequest) -> Candidate | None:

@@ -8,12 +8,12 @@ from typing import Any
 
 import orjson
 
-from llmrouter.config import LimitsConfig
+from llmrouter.config import CLASSES, LimitsConfig
 from llmrouter.errors import RequestError, RequestTooLarge, UnsupportedParameter
 from llmrouter.gateway.fields import CHAT_FIELDS, COMPLETION_FIELDS, EMBEDDING_FIELDS, ENGINE_FIELDS, REFUSED_FIELDS
 from llmrouter.gateway.messages import read_messages, read_texts
 from llmrouter.gateway.parameters import Reading, check_parameters, flag, integer
-from llmrouter.types import ChatRequest, Endpoint
+from llmrouter.types import ChatRequest, Endpoint, LatencyClass
 
 __all__ = ["Labeller", "parse"]
 
@@ -26,6 +26,10 @@ _WRITABLE_DEPTH = 250
 _CONTAINERS = (dict, list)
 _MOST_CONTAINERS = 200_000
 """Brackets in a body; a text rarely has as many, and a tree of more would hold up all other requests."""
+
+_LONGEST_USER = 256
+_CLASS_OF_SERVICE: dict[str, LatencyClass] = {"priority": "interactive", "fast": "interactive", "flex": "batch"}
+"""What a `service_tier` asks of us; the others leave it to the key and the tier."""
 
 _KNOWN = {"chat": CHAT_FIELDS, "completions": COMPLETION_FIELDS, "embeddings": EMBEDDING_FIELDS}
 
@@ -90,6 +94,8 @@ def parse(
         intent=intent[:64],
         tags=metadata,
         deadline_s=_deadline(headers),
+        user_id=_user(headers, fields),
+        latency_class=_latency_class(headers, fields),
     )
 
 
@@ -180,6 +186,22 @@ def _conversation(headers: Mapping[str, str], metadata: dict[str, str], fields: 
     if isinstance(explicit, str) and explicit:
         return explicit[:256]
     return hashlib.blake2b(opening.encode(), digest_size=12).hexdigest()
+
+
+def _user(headers: Mapping[str, str], fields: dict[str, Any]) -> str | None:
+    """The end user, from whichever place names one first; limits by user see this one and nothing else."""
+    named = headers.get("x-llmrouter-user") or fields.get("safety_identifier") or fields.get("user")
+    return named[:_LONGEST_USER] if isinstance(named, str) and named else None
+
+
+def _latency_class(headers: Mapping[str, str], fields: dict[str, Any]) -> LatencyClass | None:
+    named = headers.get("x-llmrouter-class")
+    if named is None:
+        tier = fields.get("service_tier")
+        return _CLASS_OF_SERVICE.get(tier) if isinstance(tier, str) else None
+    if named not in CLASSES:
+        raise RequestError(f"`x-llmrouter-class` must be one of {', '.join(CLASSES)}", param="x-llmrouter-class")
+    return named
 
 
 def _deadline(headers: Mapping[str, str]) -> float | None:

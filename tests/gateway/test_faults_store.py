@@ -49,7 +49,8 @@ async def test_g102_a_store_that_is_down_is_a_503_and_never_a_401(tmp_path, capl
     assert refused.headers["x-should-retry"] == "true"
     assert bad.status_code == 401
     assert [entry.status for entry in entries] == [200, 200]
-    assert "is not in the ledger" in caplog.text
+    assert len(engine.calls) == 2, "what could not be reserved was not called"
+    assert "was refused before anything was called: the store" in caplog.text
 
 
 async def test_g102_a_stream_that_cannot_be_booked_ends_in_an_error_instead_of_done(tmp_path):
