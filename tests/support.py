@@ -133,6 +133,7 @@ async def running(
         version=lambda: assembly.state.version,
         authenticate=assembly.authenticate,
         path=store,
+        store=assembly.store,
         pepper=assembly.pepper,
         metrics=lambda: render([assembly.metrics.snapshot()]),
         config_path=config_path,

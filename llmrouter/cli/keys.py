@@ -121,12 +121,13 @@ def parse_expiry(text: str, now: datetime) -> datetime:
 
 def _store(config: Config) -> KeyStore:
     from llmrouter.database import database_path
+    from llmrouter.shared_store import shared_store, store_exists
     from llmrouter.tenancy.keys import KeyStore, load_pepper
 
-    path = database_path(config.store.url)
-    if not path.exists():
-        raise UsageError(f"there is no store at {path} yet; `llmrouter keys create` makes one")
-    return KeyStore(path, load_pepper(config.store, path))
+    store = shared_store(config.store)
+    if not store_exists(store):
+        raise UsageError(f"there is no store at {store} yet; `llmrouter keys create` makes one")
+    return KeyStore(store, load_pepper(config.store, database_path(config.store.url)))
 
 
 def _check_name(what: str, name: str, known: Any) -> None:

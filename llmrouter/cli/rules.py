@@ -177,24 +177,24 @@ def _prepare(config: Config) -> None:
 
 
 def _published(config: Config) -> RoutingStore:
-    from llmrouter.database import database_path
     from llmrouter.routing.versions import RoutingStore
+    from llmrouter.shared_store import shared_store, store_exists
 
-    path = database_path(config.store.url)
-    if not path.exists():
-        raise UsageError(f"there is no store at {path} yet, so no version is published; `llmrouter serve` makes one")
-    return RoutingStore(path)
+    store = shared_store(config.store)
+    if not store_exists(store):
+        raise UsageError(f"there is no store at {store} yet, so no version is published; `llmrouter serve` makes one")
+    return RoutingStore(store)
 
 
 def _current(config: Config) -> RoutingVersion:
     """The version in force; without a store, the one that the first start would publish."""
     from datetime import UTC, datetime
 
-    from llmrouter.database import database_path
     from llmrouter.gateway.build import seed_rules
+    from llmrouter.shared_store import shared_store, store_exists
     from llmrouter.types import RoutingVersion
 
-    if database_path(config.store.url).exists():
+    if store_exists(shared_store(config.store)):
         return _published(config).current()
     say("there is no store yet; these are the configuration's rules, which the first start publishes as version 1")
     return RoutingVersion(0, seed_rules(config), datetime.now(UTC), author="configuration")

@@ -72,12 +72,12 @@ class _Teller:
         self._warn_without_keys()
 
     def _warn_without_keys(self) -> None:
-        from llmrouter.database import database_path
         from llmrouter.errors import RouterError
+        from llmrouter.shared_store import shared_store
         from llmrouter.tenancy.keys import load_keys
 
         try:
-            keys = load_keys(database_path(self._config.store.url))
+            keys = load_keys(shared_store(self._config.store))
         except RouterError as error:
             warn(error.message)
             return

@@ -31,6 +31,7 @@ from llmrouter.gateway.exchange import Exchange
 from llmrouter.gateway.explaining import explain_request
 from llmrouter.routing.rules import compile_rules
 from llmrouter.routing.versions import RoutingStore
+from llmrouter.shared_store import SharedStore
 from llmrouter.tenancy.keys import KeyInfo, KeyStore
 from llmrouter.types import Principal, RoutingVersion, Rule
 
@@ -49,7 +50,9 @@ class AdminContext:
     """Of the configuration in force."""
     authenticate: Callable[[bytes | None], Principal]
     path: Path
-    """The store."""
+    """The file of this gateway."""
+    store: SharedStore
+    """Where keys and rules are: that file, or a database that gateways share."""
     pepper: bytes
     metrics: Callable[[], bytes]
     config_path: Path
@@ -167,7 +170,7 @@ Admin = Annotated[Principal, Depends(_admin)]
 
 
 def _add_routing(app: FastAPI, context: AdminContext) -> None:
-    store = RoutingStore(context.path)
+    store = RoutingStore(context.store)
 
     @app.get("/v1/admin/routing")
     def current(_: Admin) -> dict[str, Any]:
@@ -202,12 +205,12 @@ def _add_routing(app: FastAPI, context: AdminContext) -> None:
     @app.post("/v1/admin/routing/explain")
     def explain(body: ExplainBody, admin: Admin) -> dict[str, Any]:
         """Where a request would go, and why."""
-        asker = admin if body.key_id is None else _principal_of(KeyStore(context.path, context.pepper), body.key_id)
+        asker = admin if body.key_id is None else _principal_of(KeyStore(context.store, context.pepper), body.key_id)
         return explain_request(context.config(), store.current(), body.request, asker, headers=body.headers)
 
 
 def _add_keys(app: FastAPI, context: AdminContext) -> None:
-    store = KeyStore(context.path, context.pepper)
+    store = KeyStore(context.store, context.pepper)
 
     @app.get("/v1/admin/keys")
     def list_keys(_: Admin) -> dict[str, Any]:
@@ -244,7 +247,7 @@ def _add_operations(app: FastAPI, context: AdminContext) -> None:
         config = await asyncio.to_thread(configuration.load, context.config_path)
         refuse_contradictions(config, str(context.config_path))
         check_reload(context.config(), config)
-        compile_rules(RoutingStore(context.path).current(), config)
+        compile_rules(RoutingStore(context.store).current(), config)
         before = context.version()
         context.reload()
         deadline = asyncio.get_running_loop().time() + _RELOAD_S

@@ -18,7 +18,7 @@ from llmrouter.backends.openai import OpenAIBackend
 from llmrouter.backends.pool import Pool
 from llmrouter.backends.probe import Prober
 from llmrouter.config import Config, PoolConfig
-from llmrouter.database import change_counters, database_path, migrate, reading
+from llmrouter.database import change_counters, database_path
 from llmrouter.errors import ConfigError, RouterError
 from llmrouter.gateway.asgi import App, Gateway
 from llmrouter.gateway.attempt import ModelRoute
@@ -34,6 +34,7 @@ from llmrouter.registry import strategy_factory
 from llmrouter.routing.intent import label
 from llmrouter.routing.rules import RuleSet, compile_rules
 from llmrouter.routing.versions import RoutingStore
+from llmrouter.shared_store import SharedStore, close_store, migrate_store, reading, shared_store
 from llmrouter.telemetry.metrics import Metrics
 from llmrouter.tenancy.keys import KeyRing, load_keys
 from llmrouter.tenancy.limits import LimitBook
@@ -53,18 +54,17 @@ RunnerUrls = Mapping[str, tuple[str, ...]]
 
 
 def prepare_store(config: Config) -> Path:
-    """Create or migrate the store and publish the file's rules as version 1 of an empty one.
+    """Create or migrate the stores, and seed empty ones with the file's rules as version 1; returns the gateway's file.
 
     Raises:
         ConfigError, StoreUnavailable: the store cannot be used.
         UsageError: a seeded rule is not valid.
     """
-    path = database_path(config.store.url)
-    migrate(path)
+    store = migrate_store(config.store)
     rules = seed_rules(config)
     compile_rules(RoutingVersion(1, rules, datetime.now(UTC), author="configuration"), config)
-    RoutingStore(path).seed(rules)
-    return path
+    RoutingStore(store).seed(rules)
+    return database_path(config.store.url)
 
 
 def seed_rules(config: Config) -> tuple[Rule, ...]:
@@ -72,7 +72,7 @@ def seed_rules(config: Config) -> tuple[Rule, ...]:
     return tuple(Rule(**rule.model_dump()) for rule in config.routing.rules)
 
 
-def rules_drift(config: Config, store: Path) -> str | None:
+def rules_drift(config: Config, store: SharedStore) -> str | None:
     """Says so when the file's rules, which only seeded version 1, are not those that are in force."""
     current = RoutingStore(store).current()
     if not config.routing.rules or _comparable(seed_rules(config)) == _comparable(current.rules):
@@ -103,6 +103,8 @@ class Assembly:
     ) -> None:
         self.metrics = Metrics()
         self.path = database_path(config.store.url)
+        self.store = shared_store(config.store, keep=True)
+        """Where keys and rules are."""
         self._runner_urls = dict(runner_urls or {})
         self._now = time.monotonic
         self._rng = random.Random()  # noqa: S311 - spreads load, guards nothing
@@ -115,9 +117,9 @@ class Assembly:
         self._store_down = False
         self.pepper = load_pepper(config.store, self.path)
         self._keys = Keys(KeyRing(self.pepper))
-        self._routing = RoutingStore(self.path)
+        self._routing = RoutingStore(self.store)
         self._counters = self._read_store_version()
-        self._keys.ring.replace(load_keys(self.path))
+        self._keys.ring.replace(load_keys(self.store))
         self._ledger = ledger or open_ledger(config, self.path, lambda: self.state.config)
         self._pipeline = Pipeline(
             self._state(config, version, self._routing.current()), self._ledger, self.metrics, now=self._now
@@ -173,6 +175,7 @@ class Assembly:
         for prober in self._probers.values():
             await prober.aclose()
         await self._ledger.aclose()
+        await asyncio.to_thread(close_store, self.store)
         for backend in self._backends:
             await backend.aclose()
         if self._closing:
@@ -293,7 +296,7 @@ class Assembly:
         counters = await asyncio.to_thread(self._read_store_version)
         if counters == self._counters:
             return
-        keys = await asyncio.to_thread(load_keys, self.path)
+        keys = await asyncio.to_thread(load_keys, self.store)
         routing = await asyncio.to_thread(self._routing.current)
         self._keys.ring.replace(keys)
         if routing.version != self.state.routing.version:
@@ -314,7 +317,7 @@ class Assembly:
             _log.info("new prices are in force for %s", ", ".join(changed))
 
     def _read_store_version(self) -> dict[str, int]:
-        with reading(self.path) as connection:
+        with reading(self.store) as connection:
             return change_counters(connection)
 
 

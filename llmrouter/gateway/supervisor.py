@@ -33,6 +33,9 @@ from llmrouter.gateway.build import check_reload, prepare_store, rules_drift
 from llmrouter.gateway.listen import bind, is_loopback, server, split_address
 from llmrouter.gateway.slots import render_slots
 from llmrouter.gateway.worker import Boot
+from llmrouter.ledger.postgres.room import check_room, connections_of
+from llmrouter.postgres import Postgres
+from llmrouter.shared_store import SharedStore, shared_store
 from llmrouter.tenancy.keys import KeyRing, load_keys
 from llmrouter.tenancy.pepper import load_pepper
 from llmrouter.types import Principal
@@ -80,8 +83,10 @@ class Supervisor:
             RouterError: it could not start; everything that had been started is stopped.
         """
         check_exposure(self._config)
-        store = prepare_store(self._config)
-        run_dir = store.with_name(f"{store.name}.run")
+        path = prepare_store(self._config)
+        store = shared_store(self._config.store)
+        self._check_room(store)
+        run_dir = path.with_name(f"{path.name}.run")
         run_dir.mkdir(exist_ok=True)
         check_keys(self._config, store)
         self._tell_of_drift(self._config, store)
@@ -161,13 +166,15 @@ class Supervisor:
         if self._config.admin.listen is None:
             return None
         listener = stack.enter_context(contextlib.closing(bind(self._config.admin.listen)))
-        store = database_path(self._config.store.url)
-        pepper = load_pepper(self._config.store, store)
+        path = database_path(self._config.store.url)
+        store = shared_store(self._config.store)
+        pepper = load_pepper(self._config.store, path)
         context = AdminContext(
             config=lambda: self._config,
             version=lambda: self._version,
             authenticate=lambda authorization: _authenticate(store, pepper, authorization),
-            path=store,
+            path=path,
+            store=store,
             pepper=pepper,
             metrics=lambda: render_slots(run_dir / "metrics"),
             config_path=self._path,
@@ -182,8 +189,15 @@ class Supervisor:
         """Hand the configuration in force to every worker; their answers."""
         return await asyncio.gather(*(w.reload(self._text, self._version) for w in self._workers.values()))
 
+    def _check_room(self, store: SharedStore) -> None:
+        """Raises `ConfigError` when a server could never serve all workers; warns when it cannot just now."""
+        if isinstance(store, Postgres):
+            warning = check_room(store, connections_of(self._config.server.workers))
+            if warning is not None:
+                _log.warning("%s", warning)
+
     @staticmethod
-    def _tell_of_drift(config: Config, store: Path) -> None:
+    def _tell_of_drift(config: Config, store: SharedStore) -> None:
         drift = rules_drift(config, store)
         if drift is not None:
             _log.warning("%s", drift)
@@ -216,7 +230,7 @@ class Supervisor:
             await self._tell_workers()
             raise ConfigError(refused[0])
         _log.info("configuration version %d is in force", self._version)
-        self._tell_of_drift(config, database_path(config.store.url))
+        self._tell_of_drift(config, shared_store(config.store))
         self._on_event("reloaded", {"version": self._version})
 
 
@@ -335,7 +349,7 @@ def check_exposure(config: Config) -> None:
             split_address(listen)
 
 
-def check_keys(config: Config, store: Path) -> None:
+def check_keys(config: Config, store: SharedStore) -> None:
     """Nobody may listen off loopback without keys: every request would be refused, or worse.
 
     Raises:
@@ -359,7 +373,7 @@ def _with_flags(config: Config, flags: Mapping[str, Any]) -> Config:
     return config.model_copy(update={"server": config.server.model_copy(update=dict(flags))})
 
 
-def _authenticate(store: Path, pepper: bytes, authorization: bytes | None) -> Principal:
+def _authenticate(store: SharedStore, pepper: bytes, authorization: bytes | None) -> Principal:
     """For the admin port, whose few requests may each look at the store."""
     ring = KeyRing(pepper)
     ring.replace(load_keys(store))

@@ -138,6 +138,7 @@ class Worker:
             version=lambda: assembly.state.version,
             authenticate=assembly.authenticate,
             path=assembly.path,
+            store=assembly.store,
             pepper=assembly.pepper,
             metrics=lambda: self._slots.render(self._gauges()),
             config_path=Path(self._boot.config_path),

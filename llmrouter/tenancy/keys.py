@@ -9,18 +9,17 @@ from __future__ import annotations
 import difflib
 import hmac
 import secrets
-import sqlite3
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from math import inf
-from pathlib import Path
 from typing import Any
 
 import orjson
 
-from llmrouter.database import from_instant, reading, to_instant, writing
+from llmrouter.database import SharedConnection, from_instant, to_instant
 from llmrouter.errors import AuthenticationFailed, PermissionDenied, StoreUnavailable, UsageError
+from llmrouter.shared_store import SharedStore, reading, writing
 from llmrouter.tenancy.pepper import load_pepper
 from llmrouter.types import Principal
 
@@ -52,22 +51,24 @@ class ActiveKey:
     digest: bytes = field(repr=False)
 
 
-def load_keys(path: Path) -> list[ActiveKey]:
+def load_keys(store: SharedStore) -> list[ActiveKey]:
     """All keys that are not revoked, expired ones included.
 
     Raises:
         StoreUnavailable: the store cannot be read.
     """
     query = f"SELECT {_COLUMNS}, digest FROM api_keys WHERE revoked_at IS NULL"  # noqa: S608 - own text
-    with reading(path) as connection:
+    with reading(store) as connection:
         return [ActiveKey(_info(row[:-1]), row[-1]) for row in connection.execute(query)]
 
 
 class KeyStore:
-    """The keys in a migrated database; each call is one transaction of its own."""
+    """The keys in a migrated store; each call is one transaction of its own."""
 
-    def __init__(self, path: Path, pepper: bytes, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
-        self._path = path
+    def __init__(
+        self, store: SharedStore, pepper: bytes, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    ) -> None:
+        self._store = store
         self._pepper = pepper
         self._now = now
 
@@ -108,7 +109,7 @@ class KeyStore:
         if expires_at is not None and expires_at <= info.created_at:
             raise UsageError(f"the key would have expired already, at {expires_at.isoformat()}")
         text = f"lr-{info.key_id}-{secrets.token_urlsafe(32)}"
-        with writing(self._path) as connection:
+        with writing(self._store) as connection:
             if parent is not None:
                 _refuse_wider(info, parent)
                 _refuse_outliving(connection, info, parent)
@@ -118,7 +119,7 @@ class KeyStore:
     def list(self) -> Sequence[KeyInfo]:
         """All keys, revoked and expired ones too, oldest first."""
         query = f"SELECT {_COLUMNS} FROM api_keys ORDER BY created_at, key_id"  # noqa: S608 - own text
-        with reading(self._path) as connection:
+        with reading(self._store) as connection:
             return [_info(row) for row in connection.execute(query)]
 
     def revoke(self, key_id: str) -> KeyInfo:
@@ -129,7 +130,7 @@ class KeyStore:
         """
         if key_id.startswith("lr-"):
             key_id = key_id.split("-")[1]
-        with writing(self._path) as connection:
+        with writing(self._store) as connection:
             if _find(connection, key_id) is None:
                 raise UsageError(f"no key {key_id!r}{_suggest(connection, key_id)}; `llmrouter keys list` shows all")
             connection.execute(
@@ -217,7 +218,7 @@ def _info(row: Sequence[Any]) -> KeyInfo:
     )
 
 
-def _insert(connection: sqlite3.Connection, info: KeyInfo, digest: bytes) -> None:
+def _insert(connection: SharedConnection, info: KeyInfo, digest: bytes) -> None:
     values = (
         info.key_id,
         info.tenant_id,
@@ -238,13 +239,13 @@ def _labels(names: frozenset[str]) -> str:
     return orjson.dumps(sorted(names)).decode()
 
 
-def _find(connection: sqlite3.Connection, key_id: str) -> KeyInfo | None:
+def _find(connection: SharedConnection, key_id: str) -> KeyInfo | None:
     query = f"SELECT {_COLUMNS} FROM api_keys WHERE key_id = ?"  # noqa: S608 - own text
     row = connection.execute(query, (key_id,)).fetchone()
     return None if row is None else _info(row)
 
 
-def _suggest(connection: sqlite3.Connection, key_id: str) -> str:
+def _suggest(connection: SharedConnection, key_id: str) -> str:
     known = [found for (found,) in connection.execute("SELECT key_id FROM api_keys")]
     close = difflib.get_close_matches(key_id, known, n=3)
     return f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
@@ -265,7 +266,7 @@ def _listed(names: frozenset[str]) -> str:
     return ", ".join(sorted(names)) or "none"
 
 
-def _refuse_outliving(connection: sqlite3.Connection, child: KeyInfo, parent: Principal) -> None:
+def _refuse_outliving(connection: SharedConnection, child: KeyInfo, parent: Principal) -> None:
     made_by = _find(connection, parent.key_id)
     if made_by is None:
         return

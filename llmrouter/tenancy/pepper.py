@@ -22,13 +22,20 @@ def load_pepper(config: StoreConfig, database: Path) -> bytes:
     The file appears with its content or not at all, so several processes that start at once agree on one secret.
 
     Raises:
-        ConfigError: the secret is too short, its file can be read by others, or it is gone although keys exist.
+        ConfigError: the secret is too short, its file can be read by others, or it is gone although keys exist; or
+            several gateways share their keys and the configuration sets no secret.
     """
     if config.secret is not None:
         pepper = config.secret.get_secret_value().encode()
         if len(pepper) < _SHORTEST_PEPPER:
             raise ConfigError(f"store.secret: too short; use at least {_SHORTEST_PEPPER} random characters")
         return pepper
+    if config.ledger_url is not None:
+        raise ConfigError(
+            "store.secret: not set, but gateways that share their keys in store.ledger_url need one secret; set it to "
+            f"the same ${{VAR}} on all of them, at least {_SHORTEST_PEPPER} random characters (a gateway that has made "
+            "keys already has it in its file <database>.secret)"
+        )
     file = database.with_name(f"{database.name}.secret")
     try:
         if not file.exists():
