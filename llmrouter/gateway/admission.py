@@ -1,4 +1,4 @@
-"""Admits a planned call: reserves its worst case before anything is called, degrades it to a cheaper tier, or refuses."""
+"""Admits a planned call: reserves its worst case before anything is called, or degrades it to a cheaper tier."""
 
 from __future__ import annotations
 
