@@ -14,7 +14,7 @@ from llmrouter.cli.output import print_table, say
 from llmrouter.config import Config
 from llmrouter.database import database_path
 from llmrouter.errors import UsageError
-from llmrouter.tenancy.keys import KeyStore, load_pepper
+from llmrouter.tenancy.keys import KeyStore, load_pepper, principal_of
 from llmrouter.types import Principal
 
 __all__ = ["asker", "body_of", "headers_of", "print_explanation"]
@@ -68,7 +68,7 @@ def asker(config: Config, *, tenant: str | None, key_id: str | None) -> Principa
         )
         if info is None:
             raise UsageError(f"no key {key_id!r}; `llmrouter keys list` shows all")
-        return Principal(info.tenant_id, info.key_id, info.tiers, info.admin, info.acl)
+        return principal_of(info)
     if tenant is None:
         tenant = next(iter(config.tenants))
         say(f"asking as tenant {tenant}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,18 +10,29 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from llmrouter.cli.options import ConfigPath, Json, example
-from llmrouter.cli.output import print_json, print_table, say
+from llmrouter.cli.output import print_json, print_table, say, warn
 from llmrouter.errors import UsageError
 
 if TYPE_CHECKING:
     from llmrouter.config import Config
     from llmrouter.tenancy.keys import KeyInfo, KeyStore
+    from llmrouter.tenancy.policy import KeyPolicy
 
-__all__ = ["CREATE_EXAMPLE", "LIST_EXAMPLE", "REVOKE_EXAMPLE", "create", "list_keys", "parse_expiry", "revoke"]
+__all__ = [
+    "CREATE_EXAMPLE",
+    "LIST_EXAMPLE",
+    "REVOKE_EXAMPLE",
+    "create",
+    "list_keys",
+    "parse_expiry",
+    "parse_limits",
+    "revoke",
+]
 
 CREATE_EXAMPLE = example(
     'KEY=$(llmrouter keys create --tenant default --expires 90d --note "checkout service")',
     "llmrouter keys create --tenant default --admin --json",
+    "llmrouter keys create --tenant default --limit requests_per_minute=60 --limit usd_per_day=5 --class batch",
 )
 LIST_EXAMPLE = example("llmrouter keys list --json")
 REVOKE_EXAMPLE = example("llmrouter keys revoke 3f9c2a71b0d4")
@@ -43,6 +55,22 @@ def create(
     expires: Annotated[
         str | None, typer.Option(metavar="WHEN", help="30d, 12h, 4w, or an ISO date. Without: never.")
     ] = None,
+    limit: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KIND=MOST", help="Limit of its own, e.g. usd_per_day=5; repeat for more. Without: key_limits."
+        ),
+    ] = None,
+    latency_class: Annotated[
+        list[str] | None,
+        typer.Option("--class", metavar="NAME", help="Latency class it may ask for; repeat for more. Without: all."),
+    ] = None,
+    default_class: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Class of its requests that ask for none. Without: the tier's.")
+    ] = None,
+    user: Annotated[
+        str | None, typer.Option(metavar="ID", help="The one end user it stands for, whatever a request says.")
+    ] = None,
     note: Annotated[str, typer.Option(metavar="TEXT", help="What it is for.")] = "",
     config: ConfigPath = Path("llmrouter.toml"),
     as_json: Json = False,
@@ -50,12 +78,17 @@ def create(
     """Make an API key and print it: this is the only time that its text can be seen."""
     from llmrouter.config import load
     from llmrouter.gateway.build import prepare_store
+    from llmrouter.tenancy.keys import key_as_json
+    from llmrouter.tenancy.policy import make_policy
+    from llmrouter.tenancy_checks import limits_above
 
     loaded = load(config)
     _check_name("tenant", tenant, loaded.tenants)
     for name in tier or []:
         _check_name("tier", name, loaded.tiers)
     expires_at = None if expires is None else parse_expiry(expires, datetime.now(UTC))
+    policy = make_policy(parse_limits(limit or []), latency_class or None, default_class, user)
+    _refuse_other_classes(loaded, tenant, policy)
     prepare_store(loaded)
     text, info = _store(loaded).create(
         tenant,
@@ -64,9 +97,15 @@ def create(
         acl=frozenset(acl or ()),
         expires_at=expires_at,
         note=note,
+        limits=policy.limits,
+        classes=policy.classes,
+        latency_class=policy.latency_class,
+        user_id=policy.user_id,
     )
+    for line in limits_above(f"key {info.key_id}", policy.limits, f"tenant {tenant}", loaded.tenants[tenant].limits):
+        warn(line)
     if as_json:
-        print_json({"key": text, **_as_json(info)})
+        print_json({"key": text, **key_as_json(info)})
         return
     typer.echo(text)
     say(f"key {info.key_id} of tenant {tenant}; keep it, it is not shown again")
@@ -75,12 +114,16 @@ def create(
 def list_keys(config: ConfigPath = Path("llmrouter.toml"), as_json: Json = False) -> None:
     """List all keys with their scopes; of a key's text only its id is known."""
     from llmrouter.config import load
+    from llmrouter.tenancy.keys import key_as_json
 
     keys = _store(load(config)).list()
     if as_json:
-        print_json({"keys": [_as_json(info) for info in keys]})
+        print_json({"keys": [key_as_json(info) for info in keys]})
         return
-    columns = ("KEY", "TENANT", "STATE", "TIERS", "ADMIN", "ACL", "CREATED", "EXPIRES", "NOTE")
+    columns = (
+        *("KEY", "TENANT", "STATE", "TIERS", "ADMIN", "ACL", "LIMITS", "CLASSES", "USER"),
+        *("CREATED", "EXPIRES", "NOTE"),
+    )
     print_table(columns, [_row(info, datetime.now(UTC)) for info in keys])
 
 
@@ -91,10 +134,11 @@ def revoke(
 ) -> None:
     """Refuse a key from now on."""
     from llmrouter.config import load
+    from llmrouter.tenancy.keys import key_as_json
 
     info = _store(load(config)).revoke(key_id)
     if as_json:
-        print_json(_as_json(info))
+        print_json(key_as_json(info))
     else:
         say(f"key {info.key_id} of tenant {info.tenant_id} is revoked; every worker knows within a second")
 
@@ -119,6 +163,23 @@ def parse_expiry(text: str, now: datetime) -> datetime:
     return when
 
 
+def parse_limits(given: Sequence[str]) -> dict[str, str]:
+    """`KIND=MOST` pairs apart; what they say is checked by `make_policy`.
+
+    Raises:
+        UsageError: one is no such pair, or names a kind twice.
+    """
+    found: dict[str, str] = {}
+    for text in given:
+        kind, equals, most = (part.strip() for part in text.partition("="))
+        if not equals or not kind or not most:
+            raise UsageError(f"--limit {text!r} is not KIND=MOST, e.g. requests_per_minute=60")
+        if kind in found:
+            raise UsageError(f"--limit {kind} is given twice")
+        found[kind] = most
+    return found
+
+
 def _store(config: Config) -> KeyStore:
     from llmrouter.database import database_path
     from llmrouter.shared_store import shared_store, store_exists
@@ -139,13 +200,17 @@ def _check_name(what: str, name: str, known: Any) -> None:
         raise UsageError(f"no {what} {name!r} in the configuration; {hint}")
 
 
-def _as_json(info: KeyInfo) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    return {name: sorted(value) if isinstance(value, frozenset) else value for name, value in asdict(info).items()}
+def _refuse_other_classes(config: Config, tenant_id: str, policy: KeyPolicy) -> None:
+    allowed = config.tenants[tenant_id].classes
+    for name in [*sorted(policy.classes or set()), policy.latency_class or allowed[0]]:
+        if name not in allowed:
+            raise UsageError(f"tenant {tenant_id} has no latency class {name}; it has: {', '.join(allowed)}")
 
 
 def _row(info: KeyInfo, now: datetime) -> tuple[str, ...]:
+    from llmrouter.tenancy.policy import shown_limits
+
+    policy = info.policy
     return (
         info.key_id,
         info.tenant_id,
@@ -153,10 +218,22 @@ def _row(info: KeyInfo, now: datetime) -> tuple[str, ...]:
         "all" if info.tiers is None else ", ".join(sorted(info.tiers)),
         "yes" if info.admin else "no",
         ", ".join(sorted(info.acl)) or "-",
+        shown_limits(policy.limits) or "-",
+        _classes(policy),
+        policy.user_id or "-",
         f"{info.created_at:%Y-%m-%d}",
         "never" if info.expires_at is None else f"{info.expires_at:%Y-%m-%d %H:%M}",
         info.note,
     )
+
+
+def _classes(policy: KeyPolicy) -> str:
+    """The classes it may ask for; the one it gets without asking is marked."""
+    names = ["all"] if policy.classes is None else sorted(policy.classes)
+    default = policy.latency_class
+    if default is None:
+        return ", ".join(names)
+    return ", ".join([*(name for name in names if name != default), f"{default} (default)"])
 
 
 def _state(info: KeyInfo, now: datetime) -> str:

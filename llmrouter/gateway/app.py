@@ -23,7 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from llmrouter import __version__
 from llmrouter import config as configuration
-from llmrouter.config import Config, Identifier, RuleConfig
+from llmrouter.config import Config, Identifier, LimitSet, RuleConfig
 from llmrouter.config_checks import refuse_contradictions
 from llmrouter.errors import InternalError, NotFound, PermissionDenied, RequestError, RouterError, StoreUnavailable
 from llmrouter.gateway.build import check_reload
@@ -32,8 +32,8 @@ from llmrouter.gateway.explaining import explain_request
 from llmrouter.routing.rules import compile_rules
 from llmrouter.routing.versions import RoutingStore
 from llmrouter.shared_store import SharedStore
-from llmrouter.tenancy.keys import KeyInfo, KeyStore
-from llmrouter.types import Principal, RoutingVersion, Rule
+from llmrouter.tenancy.keys import KeyStore, key_as_json, principal_of
+from llmrouter.types import LatencyClass, Principal, RoutingVersion, Rule
 
 __all__ = ["AdminContext", "build_admin_app", "version_as_json"]
 
@@ -96,6 +96,11 @@ class KeyBody(_Body):
     acl: list[str] = []
     expires_at: datetime | None = None
     note: Annotated[str, Field(max_length=500)] = ""
+    limits: LimitSet = LimitSet()
+    """Its own, instead of its tenant's `key_limits`."""
+    classes: list[LatencyClass] | None = None
+    latency_class: LatencyClass | None = None
+    user_id: Annotated[str, Field(max_length=256)] | None = None
 
 
 def build_admin_app(context: AdminContext) -> FastAPI:
@@ -215,7 +220,7 @@ def _add_keys(app: FastAPI, context: AdminContext) -> None:
     @app.get("/v1/admin/keys")
     def list_keys(_: Admin) -> dict[str, Any]:
         """All keys; of a key's text only its id is known."""
-        return {"keys": [_key_as_json(info) for info in store.list()]}
+        return {"keys": [key_as_json(info) for info in store.list()]}
 
     @app.post("/v1/admin/keys")
     def create_key(body: KeyBody, admin: Admin) -> dict[str, Any]:
@@ -230,14 +235,18 @@ def _add_keys(app: FastAPI, context: AdminContext) -> None:
             acl=frozenset(body.acl),
             expires_at=body.expires_at,
             note=body.note,
+            limits=body.limits,
+            classes=body.classes,
+            latency_class=body.latency_class,
+            user_id=body.user_id,
             parent=admin,
         )
-        return {"key": text, **_key_as_json(info)}
+        return {"key": text, **key_as_json(info)}
 
     @app.delete("/v1/admin/keys/{key_id}")
     def revoke_key(key_id: str, _: Admin) -> dict[str, Any]:
         """Refuse a key from now on; every worker does within a second."""
-        return _key_as_json(store.revoke(key_id))
+        return key_as_json(store.revoke(key_id))
 
 
 def _add_operations(app: FastAPI, context: AdminContext) -> None:
@@ -322,12 +331,8 @@ def _rule_as_json(rule: Rule) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def _key_as_json(info: KeyInfo) -> dict[str, Any]:
-    return {name: sorted(value) if isinstance(value, frozenset) else value for name, value in asdict(info).items()}
-
-
 def _principal_of(store: KeyStore, key_id: str) -> Principal:
     info = next((info for info in store.list() if info.key_id == key_id), None)
     if info is None:
         raise RequestError(f"no key `{key_id[:64]}`", param="key_id")
-    return Principal(info.tenant_id, info.key_id, info.tiers, info.admin, info.acl)
+    return principal_of(info)

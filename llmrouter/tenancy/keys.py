@@ -9,21 +9,32 @@ from __future__ import annotations
 import difflib
 import hmac
 import secrets
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from math import inf
 from typing import Any
 
 import orjson
 
+from llmrouter.config import LimitSet
 from llmrouter.database import SharedConnection, from_instant, to_instant
 from llmrouter.errors import AuthenticationFailed, PermissionDenied, StoreUnavailable, UsageError
 from llmrouter.shared_store import SharedStore, reading, writing
 from llmrouter.tenancy.pepper import load_pepper
+from llmrouter.tenancy.policy import KeyPolicy, make_policy, refuse_wider_policy
 from llmrouter.types import Principal
 
-__all__ = ["ActiveKey", "KeyInfo", "KeyRing", "KeyStore", "load_keys", "load_pepper"]
+__all__ = [
+    "ActiveKey",
+    "KeyInfo",
+    "KeyRing",
+    "KeyStore",
+    "key_as_json",
+    "load_keys",
+    "load_pepper",
+    "principal_of",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +52,7 @@ class KeyInfo:
     note: str
     created_by: str | None
     """Id of the key that made this one; None for the command line."""
+    policy: KeyPolicy = field(default_factory=KeyPolicy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +61,29 @@ class ActiveKey:
 
     info: KeyInfo
     digest: bytes = field(repr=False)
+
+
+def principal_of(info: KeyInfo) -> Principal:
+    """Who the holder of a key is."""
+    policy = info.policy
+    return Principal(
+        info.tenant_id,
+        info.key_id,
+        tiers=info.tiers,
+        admin=info.admin,
+        acl=info.acl,
+        limits=policy.limits_of(info.key_id),
+        classes=policy.classes,
+        latency_class=policy.latency_class,
+        user_id=policy.user_id,
+    )
+
+
+def key_as_json(info: KeyInfo) -> dict[str, Any]:
+    """A key as the API and `--json` show it, its policy in the same names as when it was made."""
+    shown = {name: sorted(given) if isinstance(given, frozenset) else given for name, given in asdict(info).items()}
+    del shown["policy"]
+    return {**shown, **info.policy.as_json()}
 
 
 def load_keys(store: SharedStore) -> list[ActiveKey]:
@@ -81,16 +116,24 @@ class KeyStore:
         acl: Collection[str] = (),
         expires_at: datetime | None = None,
         note: str = "",
+        limits: LimitSet | Mapping[str, Any] | None = None,
+        classes: Collection[str] | None = None,
+        latency_class: str | None = None,
+        user_id: str | None = None,
         parent: Principal | None = None,
     ) -> tuple[str, KeyInfo]:
         """Make a key; its text is returned this once and cannot be shown again. `tiers=None` allows all tiers.
 
-        With a `parent` the key may do no more than that key: its tiers and ACL labels are a subset, it is an admin
-        only if the parent is, belongs to the parent's tenant unless the parent is an admin, and does not outlive it.
+        `limits` are the key's own, by the names of the configuration, instead of its tenant's `key_limits`; `classes`
+        and `latency_class` are those it may ask for and that it gets; `user_id` is the one end user it stands for.
+
+        With a `parent` the key may do no more than that key: its tiers, ACL labels and classes are a subset, it is an
+        admin only if the parent is, belongs to the parent's tenant unless the parent is an admin, does not outlive it,
+        and has each limit that the parent has, at most as high.
 
         Raises:
             PermissionDenied: the key would do more than its parent.
-            UsageError: there is no tenant id, or the key would have expired already.
+            UsageError: there is no tenant id, the key would have expired already, or its policy is none.
         """
         info = KeyInfo(
             key_id=secrets.token_hex(6),
@@ -103,6 +146,7 @@ class KeyStore:
             revoked_at=None,
             note=note,
             created_by=None if parent is None else parent.key_id,
+            policy=make_policy(limits, classes, latency_class, user_id),
         )
         if not tenant_id:
             raise UsageError("a key needs a tenant")
@@ -191,19 +235,18 @@ class _Known:
 
 def _known(key: ActiveKey) -> _Known:
     info = key.info
-    principal = Principal(info.tenant_id, info.key_id, tiers=info.tiers, admin=info.admin, acl=info.acl)
-    return _Known(key.digest, principal, inf if info.expires_at is None else info.expires_at.timestamp())
+    return _Known(key.digest, principal_of(info), inf if info.expires_at is None else info.expires_at.timestamp())
 
 
 def _digest(pepper: bytes, text: bytes) -> bytes:
     return hmac.digest(pepper, text, "sha256")
 
 
-_COLUMNS = "key_id, tenant_id, tiers, admin, acl, created_at, expires_at, revoked_at, note, created_by"
+_COLUMNS = "key_id, tenant_id, tiers, admin, acl, created_at, expires_at, revoked_at, note, created_by, policy"
 
 
 def _info(row: Sequence[Any]) -> KeyInfo:
-    key_id, tenant_id, tiers, admin, acl, created_at, expires_at, revoked_at, note, created_by = row
+    key_id, tenant_id, tiers, admin, acl, created_at, expires_at, revoked_at, note, created_by, policy = row
     return KeyInfo(
         key_id=key_id,
         tenant_id=tenant_id,
@@ -215,7 +258,16 @@ def _info(row: Sequence[Any]) -> KeyInfo:
         revoked_at=None if revoked_at is None else from_instant(revoked_at),
         note=note,
         created_by=created_by,
+        policy=_policy(key_id, policy),
     )
+
+
+def _policy(key_id: str, text: str) -> KeyPolicy:
+    try:
+        return KeyPolicy.from_text(text)
+    except (UsageError, ValueError, TypeError) as error:
+        # Without its limits a key might do more than it should, so nobody guesses.
+        raise StoreUnavailable(f"the policy of key {key_id} cannot be read; revoke it and make another") from error
 
 
 def _insert(connection: SharedConnection, info: KeyInfo, digest: bytes) -> None:
@@ -230,9 +282,10 @@ def _insert(connection: SharedConnection, info: KeyInfo, digest: bytes) -> None:
         None,
         info.note,
         info.created_by,
+        info.policy.to_text(),
         digest,
     )
-    connection.execute(f"INSERT INTO api_keys ({_COLUMNS}, digest) VALUES ({', '.join('?' * 11)})", values)  # noqa: S608 - own text
+    connection.execute(f"INSERT INTO api_keys ({_COLUMNS}, digest) VALUES ({', '.join('?' * 12)})", values)  # noqa: S608 - own text
 
 
 def _labels(names: frozenset[str]) -> str:
@@ -260,6 +313,7 @@ def _refuse_wider(child: KeyInfo, parent: Principal) -> None:
         raise PermissionDenied(f"this key may only pass on its own tiers: {_listed(parent.tiers)}")
     if not child.acl <= parent.acl:
         raise PermissionDenied(f"this key may only pass on its own ACL labels: {_listed(parent.acl)}")
+    refuse_wider_policy(child.policy, parent)
 
 
 def _listed(names: frozenset[str]) -> str:

@@ -51,12 +51,61 @@ def test_create_gives_the_scopes_it_was_asked_for(config: Path):
     assert made["expires_at"].startswith(str((datetime.now(UTC) + timedelta(days=30)).date()))
 
 
+POLICY = (
+    *("--limit", "requests_per_minute=60", "--limit", "usd_per_day=5.50"),
+    *("--class", "interactive", "--class", "batch", "--default-class", "batch", "--user", "bob"),
+)
+
+
+def test_create_gives_the_policy_it_was_asked_for(config: Path):
+    made = llmrouter("keys", "create", "--tenant", "search", *POLICY, "--json", "--config", config).json
+    assert (made["limits"], made["classes"], made["latency_class"], made["user_id"]) == (
+        {"requests_per_minute": 60, "usd_per_day": "5.50"},
+        ["interactive", "batch"],
+        "batch",
+        "bob",
+    )
+    asker = who(config, made["key"])
+    assert [(limit.kind, limit.most) for limit in asker.limits] == [
+        ("requests_per_minute", 60),
+        ("usd_per_day", 5_500_000_000),
+    ]
+    assert (asker.classes, asker.latency_class, asker.user_id) == (frozenset({"interactive", "batch"}), "batch", "bob")
+
+
+def test_list_shows_the_policy(config: Path):
+    llmrouter("keys", "create", "--tenant", "search", *POLICY, "--config", config)
+    row = llmrouter("keys", "list", "--config", config).out.splitlines()[1]
+    assert "requests_per_minute=60, usd_per_day=5.50" in row
+    assert "interactive, batch (default)" in row
+    assert " bob " in row
+
+
+def test_a_limit_above_the_tenants_is_made_with_a_warning(tmp_path: Path):
+    config = two_models(tmp_path, "[tenants.search]\nlimits.usd_per_day = 2\n")
+    made = llmrouter("keys", "create", "--tenant", "search", "--limit", "usd_per_day=5", "--config", config)
+    assert made.code == 0
+    assert "usd_per_day = 5 is never reached, because tenant search has 2" in made.err
+
+
+def test_a_class_that_the_tenant_has_not_is_refused(tmp_path: Path):
+    config = two_models(tmp_path, '[tenants.search]\nclasses = ["batch"]\n')
+    refused = llmrouter("keys", "create", "--tenant", "search", "--class", "interactive", "--config", config)
+    assert (refused.code, refused.out) == (2, "")
+    assert "tenant search has no latency class interactive; it has: batch" in refused.err
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
         (("--tenant", "serch"), "did you mean 'search'?"),
         (("--tenant", "search", "--tier", "premium"), "no tier 'premium' in the configuration; known: auto"),
         (("--tenant", "search", "--expires", "soon"), "neither a time such as 30d"),
+        (("--tenant", "search", "--limit", "usd_per_day"), "--limit 'usd_per_day' is not KIND=MOST"),
+        (("--tenant", "search", "--limit", "usd_day=5"), "no limit 'usd_day'; did you mean 'usd_per_day'?"),
+        (("--tenant", "search", "--limit", "usd_per_day=5", "--limit", "usd_per_day=6"), "is given twice"),
+        (("--tenant", "search", "--limit", "usd_per_day=five"), "limit usd_per_day: "),
+        (("--tenant", "search", "--class", "rush"), "no latency class 'rush'"),
     ],
 )
 def test_names_that_do_not_exist_are_refused_before_a_store_is_made(
@@ -73,7 +122,10 @@ def test_list_shows_state_and_scopes_but_no_text(config: Path):
     llmrouter("keys", "create", "--tenant", "default", "--admin", "--config", config)
     listed = llmrouter("keys", "list", "--config", config)
     lines = listed.out.splitlines()
-    assert lines[0].split() == ["KEY", "TENANT", "STATE", "TIERS", "ADMIN", "ACL", "CREATED", "EXPIRES", "NOTE"]
+    assert lines[0].split() == [
+        *("KEY", "TENANT", "STATE", "TIERS", "ADMIN", "ACL", "LIMITS", "CLASSES", "USER"),
+        *("CREATED", "EXPIRES", "NOTE"),
+    ]
     assert [line.split()[1:5] for line in lines[1:]] == [
         ["search", "active", "all", "no"],
         ["default", "active", "all", "yes"],

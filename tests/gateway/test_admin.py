@@ -147,6 +147,30 @@ async def test_g046_explain_says_what_serving_would_do(tmp_path):
         assert len(a.calls) + len(b.calls) == 1
 
 
+async def test_a_key_is_made_with_limits_classes_and_the_user_it_stands_for(tmp_path):
+    policy = {
+        "limits": {"requests_per_minute": 1, "usd_per_day": "5"},
+        "classes": ["batch", "standard"],
+        "latency_class": "batch",
+        "user_id": "bob",
+    }
+    async with FakeBackend() as engine, running(one(engine), tmp_path, with_admin=True) as gateway:
+        made = (await admin(gateway, "POST", "keys", {"tenant_id": "default", **policy})).json()
+        assert made == made | {**policy, "classes": ["standard", "batch"]}
+        await gateway.assembly.follow_store()
+        theirs = {"authorization": f"Bearer {made['key']}"}
+        asked = await gateway.chat(headers={**theirs, "x-llmrouter-class": "interactive"})
+        assert error(asked, 403)["code"] == "latency_class_not_allowed"
+        assert (await gateway.chat(headers=theirs)).status_code == 200
+        refused = await gateway.chat(headers=theirs)
+        assert refused.status_code == 429
+        assert f"requests_per_minute of key {made['key_id']}" in refused.json()["error"]["message"]
+        (entry,) = gateway.books()
+        assert (entry.latency_class, entry.user_id) == ("batch", "bob")
+        for wrong in ({"limits": {"usd_day": 5}}, {"classes": ["rush"]}, {"classes": []}, {"user_id": "a\n"}):
+            assert (await admin(gateway, "POST", "keys", {"tenant_id": "default", **wrong})).status_code == 400
+
+
 async def test_keys_are_made_shown_once_listed_without_their_text_and_revoked(tmp_path):
     async with FakeBackend() as engine, running(one(engine), tmp_path, with_admin=True) as gateway:
         made = (await admin(gateway, "POST", "keys", {"tenant_id": "default", "tiers": ["auto"], "note": "ci"})).json()
