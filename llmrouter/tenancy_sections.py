@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 from decimal import Decimal
 from typing import Annotated, Literal, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
 from llmrouter.types import LatencyClass, LimitKind
 
 __all__ = [
     "CLASSES",
     "LIMIT_KINDS",
+    "REDACT_KINDS",
     "ClassConfig",
     "ClassesConfig",
     "GroupConfig",
     "Identifier",
     "LedgerConfig",
     "LimitSet",
+    "RedactKind",
     "SampleConsent",
     "SamplesConfig",
     "Seconds",
@@ -28,6 +32,9 @@ __all__ = [
 LIMIT_KINDS: tuple[LimitKind, ...] = get_args(LimitKind)
 CLASSES: tuple[LatencyClass, ...] = get_args(LatencyClass)
 """From the most to the least urgent."""
+RedactKind = Literal["email", "phone", "card", "iban", "ip", "key"]
+REDACT_KINDS: tuple[RedactKind, ...] = get_args(RedactKind)
+"""What `llmrouter.quality.redaction` knows how to find."""
 
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
 Identifier = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}$")]
@@ -76,7 +83,7 @@ class SampleConsent(Section):
     rate: Annotated[float, Field(gt=0, le=1)] = 0.01
     """Share of its answered calls that is kept."""
     keep_days: Annotated[int, Field(ge=1, le=3650)] = 30
-    redact: tuple[str, ...] = ("email", "phone", "card", "ip", "key")
+    redact: tuple[RedactKind, ...] = REDACT_KINDS
     """Kinds of personal data that are masked before anything is written."""
     encrypt: bool = False
     """Keep them encrypted under `samples.key`."""
@@ -87,6 +94,22 @@ class SamplesConfig(Section):
 
     max_bytes: Annotated[int, Field(ge=1024)] = 256 * 1024
     """A request or answer longer than this is not kept."""
+    key: SecretStr | None = None
+    """32 random bytes as base64, as `openssl rand -base64 32` prints them; best given as `${VAR}`."""
+    old_keys: tuple[SecretStr, ...] = ()
+    """Earlier keys, so that samples sealed under them can still be read."""
+
+    @field_validator("key", "old_keys")
+    @classmethod
+    def _long_enough(cls, given: SecretStr | tuple[SecretStr, ...] | None) -> SecretStr | tuple[SecretStr, ...] | None:
+        for secret in (given,) if isinstance(given, SecretStr) else given or ():
+            try:
+                length = len(base64.b64decode(secret.get_secret_value(), validate=True))
+            except (binascii.Error, ValueError):
+                raise ValueError("not base64; `openssl rand -base64 32` makes a key") from None
+            if length != 32:
+                raise ValueError(f"holds {length} bytes, must hold 32; `openssl rand -base64 32` makes a key")
+        return given
 
 
 class TenantConfig(Section):
@@ -143,7 +166,7 @@ class ClassesConfig(Section):
     """The three latency classes."""
 
     interactive: ClassConfig = ClassConfig(weight=16, max_share=1.0, engine_priority=-10)
-    standard: ClassConfig = ClassConfig(weight=4, max_share=0.9, engine_priority=0)
+    standard: ClassConfig = ClassConfig(weight=4, max_share=1.0, engine_priority=0)
     batch: ClassConfig = ClassConfig(weight=1, max_share=0.7, engine_priority=10, hosted=False)
 
     @model_validator(mode="before")

@@ -142,8 +142,8 @@ async def test_slots_that_are_kept_for_urgent_classes_are_theirs_while_batch_wai
     await simulation.run(1)
     status = simulation.pool.status()
     assert (status.in_flight_by_class["batch"], status.queued_by_class["batch"]) == (7, 13)
-    assert [simulation.pool.try_acquire(STANDARD) is not None for _ in range(3)] == [True, True, False]
-    assert [simulation.pool.try_acquire(INTERACTIVE) is not None for _ in range(2)] == [True, False]
+    urgent = (STANDARD, INTERACTIVE, INTERACTIVE, INTERACTIVE)
+    assert [simulation.pool.try_acquire(ticket) is not None for ticket in urgent] == [True, True, True, False]
     await simulation.stop()
 
 

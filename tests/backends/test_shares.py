@@ -10,6 +10,10 @@ from llmrouter.backends.shares import Shares
 from llmrouter.config import ClassesConfig
 
 
+KEPT = ClassesConfig.model_validate({"standard": {"max_share": 0.9}})
+"""A tenth of the slots is kept for interactive."""
+
+
 @pytest.mark.parametrize(
     ("slots", "bounds"),
     [
@@ -23,13 +27,13 @@ from llmrouter.config import ClassesConfig
     ],
 )
 def test_a_share_is_rounded_to_the_nearest_slot_and_is_one_at_least(slots, bounds):
-    shares = Shares(slots, ClassesConfig())
+    shares = Shares(slots, KEPT)
     assert tuple(shares.bound(rank) for rank in range(3)) == bounds
 
 
 def test_less_urgent_classes_count_against_the_more_urgent_ones_bound():
     """Standard and batch together leave the slots that are kept for interactive."""
-    shares = Shares(10, ClassesConfig())
+    shares = Shares(10, KEPT)
     for _ in range(9):
         shares.start(1)
     assert shares.open_classes() == 1, "batch holds nothing, and still may not take the last slot"

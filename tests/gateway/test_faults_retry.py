@@ -240,10 +240,9 @@ async def test_g085_load_past_the_limit_is_shed_and_live_answers_all_the_while(t
 @pytest.mark.parametrize("after", ["request", "headers"])
 async def test_g050_calls_that_time_out_give_their_slots_back(tmp_path, after, stream):
     pools = PATIENT + "max_concurrency = 10\nmax_queue = 0\n"
-    every_slot = "[classes.standard]\nmax_share = 1\n"
     steps = [Hang(after=after)] * 10
     short = {"x-stainless-read-timeout": "0.2"}
-    async with FakeBackend(*steps) as engine, running(one(engine, pools=pools, more=every_slot), tmp_path) as gateway:
+    async with FakeBackend(*steps) as engine, running(one(engine, pools=pools), tmp_path) as gateway:
         answers = await asyncio.gather(*(gateway.chat(stream=stream, headers=short) for _ in steps))
         assert [answer.status_code for answer in answers] == [504] * 10
         assert gateway.assembly.pools["s"].status().in_flight == 0
