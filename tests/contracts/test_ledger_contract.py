@@ -9,8 +9,12 @@ import pytest
 
 from llmrouter.database import migrate, reading
 from llmrouter.errors import StoreUnavailable
+from llmrouter.ledger.postgres.queries import shared_entries
+from llmrouter.ledger.postgres.ship import Shipper
+from llmrouter.ledger.postgres.spooled import SpooledLedger
 from llmrouter.ledger.queries import recent_entries
 from llmrouter.ledger.sqlite import SqliteLedger
+from llmrouter.postgres import Postgres, migrate_postgres
 from llmrouter.protocols import Ledger
 from llmrouter.types import Admission, LedgerEntry
 from tests.ledger.books import attempt, entry, reservation
@@ -26,25 +30,47 @@ class Books:
     """Request ids of the durable reservations that have not ended."""
 
 
-def sqlite(folder: Path) -> Books:
+def sqlite(folder: Path, _: pytest.FixtureRequest) -> Books:
     path = folder / "llmrouter.db"
     migrate(path)
+    return Books(
+        open=lambda: SqliteLedger(path),
+        read=lambda: recent_entries(path, 10_000),
+        under_way=lambda: under_way(path),
+    )
 
-    def under_way() -> set[str]:
-        with reading(path) as connection:
-            return {request_id for (request_id,) in connection.execute("SELECT request_id FROM reservations")}
 
-    return Books(open=lambda: SqliteLedger(path), read=lambda: recent_entries(path, 10_000), under_way=under_way)
+def postgresql(folder: Path, request: pytest.FixtureRequest) -> Books:
+    """A file that is shipped to a server all the time; what is in either is in the books."""
+    path = folder / "llmrouter.db"
+    migrate(path)
+    server = Postgres(request.getfixturevalue("postgres_url"))
+    migrate_postgres(server)
+
+    def shipper() -> Shipper:
+        return Shipper(path, server, spool_entries=10_000, batch=20, interval_s=0.005)
+
+    return Books(
+        open=lambda: SpooledLedger(SqliteLedger(path), shipper()),
+        read=lambda: shared_entries(path, server, 10_000),
+        under_way=lambda: under_way(path),
+    )
 
 
-LEDGERS: dict[str, Callable[[Path], Books]] = {
+def under_way(path: Path) -> set[str]:
+    with reading(path) as connection:
+        return {request_id for (request_id,) in connection.execute("SELECT request_id FROM reservations")}
+
+
+LEDGERS: dict[str, Callable[[Path, pytest.FixtureRequest], Books]] = {
     "sqlite": sqlite,
+    "postgresql": postgresql,
 }
 
 
 @pytest.fixture(params=LEDGERS)
 def books(request, tmp_path):
-    return LEDGERS[request.param](tmp_path)
+    return LEDGERS[request.param](tmp_path, request)
 
 
 async def test_an_entry_is_in_the_books_when_record_returns(books):
