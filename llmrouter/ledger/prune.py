@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 
 from llmrouter.database import open_database, store_errors, to_instant
-from llmrouter.ledger.transaction import transaction
+from llmrouter.ledger.transaction import patience_of, transaction
 
 __all__ = ["prune"]
 
@@ -34,9 +34,10 @@ def prune(
     """
     gone = 0
     with store_errors(path), closing(connect(path)) as connection:
+        patience_s = patience_of(connection)
         while True:
             began = time.monotonic()
-            with transaction(connection):
+            with transaction(connection, patience_s):
                 deleted = connection.execute(_DELETE, (to_instant(before), batch)).rowcount
             gone += deleted
             if deleted < batch:

@@ -14,7 +14,7 @@ from llmrouter.ledger.reservations import UnknownPolicy, unknown_entry
 from llmrouter.ledger.transaction import transaction
 from llmrouter.types import Reservation, Spent
 
-__all__ = ["Recovered", "bury_dead", "end_expired"]
+__all__ = ["Recovered", "Terms", "bury_dead", "end_expired"]
 
 Recovered = list[tuple[Reservation, Spent]]
 """Reservations that were turned into entries, and what these are billed."""
@@ -31,6 +31,8 @@ class Terms:
     own_name: str
     policy: UnknownPolicy
     new_batch: NewBatch
+    patience_s: float
+    """How long to wait for the write lock."""
 
 
 def bury_dead(connection: sqlite3.Connection, terms: Terms) -> dict[str, Recovered]:
@@ -44,7 +46,7 @@ def bury_dead(connection: sqlite3.Connection, terms: Terms) -> dict[str, Recover
     for number, name in found:
         with owners.dead_owner(terms.folder, name) as dead:
             if dead:
-                with transaction(connection):
+                with transaction(connection, terms.patience_s):
                     left = reservations.held_by(connection, number)
                     recovered = _book(connection, left, terms, "its process died")
                     connection.execute("DELETE FROM owners WHERE id = ?", (number,))
@@ -60,7 +62,7 @@ def end_expired(
     expired = [reservation for reservation in under_way if reservation.expires_at < now]
     if not expired:
         return []
-    with transaction(connection):
+    with transaction(connection, terms.patience_s):
         return _book(connection, expired, terms, "it was never booked and has expired")
 
 

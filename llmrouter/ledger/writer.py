@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import queue
 import sqlite3
 import threading
@@ -22,7 +23,7 @@ from llmrouter.ledger.limits import drop_idle
 from llmrouter.ledger.recovery import Recovered
 from llmrouter.ledger.reservations import UnknownPolicy
 from llmrouter.ledger.spending import GroupMembers, Spending
-from llmrouter.ledger.transaction import transaction
+from llmrouter.ledger.transaction import patience_of, transaction
 from llmrouter.types import Admission, Limit, Reservation
 
 __all__ = ["Recovering", "Terms", "Waiting", "Writer"]
@@ -76,6 +77,7 @@ class Writer:
         self._spending = Spending(terms.group_members) if terms.limits else None
         self._connection: sqlite3.Connection | None = None
         self._file: tuple[int, int] | None = None
+        self._patience_s = 0.0
         self._owner: int | None = None
         self._under_way: dict[str, Reservation] = {}
         self._unmerged = 0
@@ -150,7 +152,7 @@ class Writer:
             connection = self._open()
             if self._spending is not None:
                 self._spending.prepare(connection, _limits_of(operations), self._terms.now_ms())
-            with transaction(connection):
+            with transaction(connection, self._patience_s):
                 applied = self._batch(connection)
                 answers = applied.apply(operations)
         except Exception as error:  # noqa: BLE001 - the thread's outer edge: it must outlive whatever fails
@@ -212,8 +214,10 @@ class Writer:
 
     def _recover(self) -> int:
         terms = self._terms
-        book = recovery.Terms(owners.lock_folder(terms.path), terms.owner_name, terms.unknown, self._batch)
         connection = self._open()
+        book = recovery.Terms(
+            owners.lock_folder(terms.path), terms.owner_name, terms.unknown, self._batch, self._patience_s
+        )
         now = datetime.fromtimestamp(terms.now_ms() / 1000, UTC)
         expired = recovery.end_expired(connection, list(self._under_way.values()), book, now)
         for reservation, _ in expired:
@@ -237,7 +241,7 @@ class Writer:
 
     def _tidy(self) -> None:
         connection = self._open()
-        with transaction(connection):
+        with transaction(connection, self._patience_s):
             drop_idle(connection, self._terms.now_ms())
 
     def _leave(self) -> None:
@@ -247,7 +251,7 @@ class Writer:
             return
         try:
             connection = self._open()
-            with transaction(connection):
+            with transaction(connection, self._patience_s):
                 gone = owners.unregister(connection, self._terms.owner_name)
         except Exception:  # noqa: BLE001 - the thread's outer edge
             _log.warning("the ledger was left without a word; others will see it", exc_info=True)
@@ -267,6 +271,7 @@ class Writer:
             self._connection = self._terms.connect(path)
             self._connection.execute("PRAGMA wal_autocheckpoint = 0")
             self._connection.execute(f"PRAGMA synchronous = {self._terms.synchronous}")
+            self._patience_s = patience_of(self._connection)
             self._file = _identity(path)
         return self._connection
 
@@ -315,7 +320,8 @@ def _limits_of(operations: Iterable[Operation]) -> list[Limit]:
 
 def _has_files(folder: Path) -> bool:
     try:
-        return next(folder.iterdir(), None) is not None
+        with os.scandir(folder) as found:
+            return next(found, None) is not None
     except OSError:
         return False
 
