@@ -15,6 +15,7 @@ from pydantic import BaseModel
 from llmrouter.backends.runners.llama_cpp import check_window
 from llmrouter.config import Config, LlamaCppRunner, ModelConfig, PoolConfig, TierConfig, VllmRunner
 from llmrouter.errors import ConfigError
+from llmrouter.tenancy_checks import tenancy_contradictions, tenancy_oddities
 
 __all__ = ["contradictions", "oddities", "refuse_contradictions"]
 
@@ -38,7 +39,7 @@ def contradictions(config: Config) -> list[str]:
     for tier_id, tier in config.tiers.items():
         at = f"tiers.{tier_id}"
         found += [*_missing_fallback(at, tier), *_longer_wait(at, tier, config)]
-    return found
+    return [*found, *tenancy_contradictions(config)]
 
 
 def oddities(config: Config) -> list[str]:
@@ -50,6 +51,7 @@ def oddities(config: Config) -> list[str]:
         *_idle_peers(config),
         *_idle_retries(config),
         *_odd_paths(config),
+        *tenancy_oddities(config),
     ]
 
 
