@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from decimal import ROUND_CEILING, Decimal
+from typing import get_args
 
 from llmrouter.types import Exceeded, Limit, LimitKind, Reservation, Spent, Standing, value
 
@@ -39,6 +40,17 @@ __all__ = [
 
 RATE_UNITS = 60_000
 """Units of debt for one request or token."""
+
+_SCALES: dict[LimitKind, int] = dict.fromkeys(get_args(LimitKind), 1) | {
+    "requests_per_minute": RATE_UNITS,
+    "tokens_per_minute": RATE_UNITS,
+}
+_SHORTEST_MS: dict[LimitKind, int] = {
+    "usd_per_hour": 3_600_000,
+    "usd_per_day": 86_400_000,
+    "usd_per_month": 28 * 86_400_000,
+}
+"""No window of that kind is shorter."""
 
 _SET_BACK_MS = 60_000
 """A clock this far behind a bucket's mark was set back; readings of one clock by several processes differ by less."""
@@ -91,8 +103,9 @@ def window_start(kind: LimitKind, now_ms: int) -> int:
 def take(limit: Limit, bucket: Bucket, amount: int, now_ms: int) -> Bucket | None:
     """The bucket after a reservation; None when it does not fit."""
     now = _drained(limit, bucket, now_ms)
-    taken = now.value + amount * _scale(limit)
-    return Bucket(taken, now.mark) if taken <= _room(limit) * _scale(limit) else None
+    scale = _SCALES[limit.kind]
+    taken = now.value + amount * scale
+    return Bucket(taken, now.mark) if taken <= _room(limit) * scale else None
 
 
 def take_all(
@@ -119,11 +132,12 @@ def take_all(
 def put_back(limit: Limit, bucket: Bucket, unused: int, taken_ms: int, now_ms: int) -> Bucket:
     """The bucket after a reservation of `taken_ms` was settled with `unused` of it left, or overdrawn if negative."""
     now = _drained(limit, bucket, now_ms)
-    if limit.kind.startswith("usd"):
-        same = window_start(limit.kind, taken_ms) == now.mark
-        return Bucket(max(now.value - unused, 0), now.mark) if same else now
-    given = unused * _scale(limit)
-    if given > 0 and _scale(limit) == RATE_UNITS:
+    scale = _SCALES[limit.kind]
+    given = unused * scale
+    if limit.kind in _SHORTEST_MS:
+        if not _in_window(limit.kind, now.mark, taken_ms):
+            return now
+    elif given > 0 and scale == RATE_UNITS:
         # By the bucket's own time, which may be ahead of ours. Behind `taken_ms` it was set back, and nobody knows what
         # has drained: nothing comes back then.
         passed_ms = now.mark - taken_ms
@@ -134,7 +148,7 @@ def put_back(limit: Limit, bucket: Bucket, unused: int, taken_ms: int, now_ms: i
 def exceeded(limit: Limit, bucket: Bucket, amount: int, now_ms: int) -> Exceeded:
     """Why a reservation did not fit."""
     now = _drained(limit, bucket, now_ms)
-    scale = _scale(limit)
+    scale = _SCALES[limit.kind]
     current = -(-now.value // scale)
     if amount > _room(limit):
         reset_s = None
@@ -154,29 +168,32 @@ def longest(refusals: Iterable[Exceeded]) -> Exceeded | None:
 def standing(limit: Limit, bucket: Bucket, now_ms: int) -> Standing:
     """Where a limit stands."""
     now = _drained(limit, bucket, now_ms)
-    remaining = max(_room(limit) - -(-now.value // _scale(limit)), 0)
-    rate = _scale(limit) == RATE_UNITS
+    remaining = max(_room(limit) - -(-now.value // _SCALES[limit.kind]), 0)
+    rate = _SCALES[limit.kind] == RATE_UNITS
     return Standing(limit, remaining, now.value / limit.most / 1000 if rate else _window_left_s(limit.kind, now_ms))
 
 
 def _drained(limit: Limit, bucket: Bucket, now_ms: int) -> Bucket:
     """The bucket as time has left it."""
-    if limit.kind == "concurrent_requests":
+    if limit.kind == "concurrent_requests" or bucket.mark == now_ms:
         return bucket
-    if limit.kind.startswith("usd"):
-        began = window_start(limit.kind, now_ms)
-        return Bucket(0, began) if began > bucket.mark else bucket
+    if limit.kind in _SHORTEST_MS:
+        if _in_window(limit.kind, bucket.mark, now_ms) or bucket.mark > now_ms:
+            return bucket
+        return Bucket(0, window_start(limit.kind, now_ms))
     passed_ms = max(now_ms - bucket.mark, 0)
     mark = now_ms if bucket.mark - now_ms > _SET_BACK_MS else max(now_ms, bucket.mark)
     return Bucket(max(bucket.value - limit.most * passed_ms, 0), mark)
 
 
-def _scale(limit: Limit) -> int:
-    return RATE_UNITS if limit.kind in ("requests_per_minute", "tokens_per_minute") else 1
+def _in_window(kind: LimitKind, began_ms: int, moment_ms: int) -> bool:
+    """Whether a moment is in the window that began then; the calendar is asked only where the answer is not plain."""
+    passed_ms = moment_ms - began_ms
+    return passed_ms >= 0 and (passed_ms < _SHORTEST_MS[kind] or window_start(kind, moment_ms) == began_ms)
 
 
 def _room(limit: Limit) -> int:
-    return limit.burst if _scale(limit) == RATE_UNITS else limit.most
+    return limit.burst if _SCALES[limit.kind] == RATE_UNITS else limit.most
 
 
 def _window_left_s(kind: LimitKind, now_ms: int) -> float:
