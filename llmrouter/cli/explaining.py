@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +88,7 @@ def headers_of(given: Sequence[str]) -> dict[str, str]:
 
 
 def print_explanation(found: Mapping[str, Any]) -> None:
-    """The choice, the chain of fallbacks, then every rule with what kept it from holding."""
+    """The choice, the chain of fallbacks, every rule with what kept it from holding, then the limits it counts for."""
     if not found["allowed"]:
         say(f"this key may not use tier {found['tier']}: a real request gets 403")
     chain = " → ".join(f"{link['model_id']} ({link['role']})" for link in found["chain"])
@@ -100,6 +101,9 @@ def print_explanation(found: Mapping[str, Any]) -> None:
         ("input tokens", f"at most {found['input_tokens']}"),
         ("calls", f"at most {found['max_attempts']}"),
         ("routing version", str(found["routing_version"])),
+        ("latency class", found["latency_class"]),
+        ("reserves", f"{found['reserves']['tokens']} tokens and ${Decimal(found['reserves']['cost_usd']):.6f} at most"),
+        ("spent budget", f"goes to tier {found['degrade_to']}" if found["degrade_to"] else "429"),
     ]
     facts += [("cannot take it", f"{model_id} ({role})") for role, model_id in found["filtered_out"].items()]
     width = max(len(name) for name, _ in facts)
@@ -119,3 +123,11 @@ def print_explanation(found: Mapping[str, Any]) -> None:
             for rule in found["rules"]
         ]
         print_table(("RULE", "PRIORITY", "WEIGHT", "SENDS TO", "HOLDS", "WHY NOT"), rows)
+    if found["limits"]:
+        typer.echo("")
+        print_table(("LIMIT OF", "KIND", "MOST", "BURST"), [_limit_row(limit) for limit in found["limits"]])
+
+
+def _limit_row(limit: Mapping[str, Any]) -> tuple[str, ...]:
+    dollars = "$" if limit["kind"].startswith("usd") else ""
+    return limit["whose"], limit["kind"], f"{dollars}{limit['limit']}", str(limit["burst"] or "-")

@@ -6,14 +6,15 @@ import dataclasses
 from datetime import timedelta
 
 from llmrouter.backends.waiting import Ticket
+from llmrouter.config import LimitsConfig
 from llmrouter.errors import BudgetSpent, LimitReached, RouterError
 from llmrouter.gateway.run import Run
 from llmrouter.gateway.state import State
 from llmrouter.protocols import Ledger, Plan
 from llmrouter.tenancy.limits import amount_text, describe
-from llmrouter.types import Bound, BoundedCall, Exceeded, Reservation, Standing
+from llmrouter.types import Bound, BoundedCall, ChatRequest, Exceeded, Reservation, Standing
 
-__all__ = ["admit", "refusal", "reservation_of"]
+__all__ = ["admit", "refusal", "reservation_of", "worst_case"]
 
 _LINGER_S = 60.0
 """How long after its last moment a call may take to be settled."""
@@ -48,7 +49,7 @@ def reservation_of(state: State, run: Run, plan: Plan) -> Reservation:
     """The worst case of a plan, with every limit that it counts against."""
     request, principal = run.request, run.principal
     limits = state.limits.of(principal, run.tier_id, run.user_id)
-    bound = _bound(state, run, plan)
+    bound = worst_case(plan, request, state.config.limits)
     if any(limit.kind not in ("requests_per_minute", "concurrent_requests") for limit in limits):
         # The engine must not write more than was reserved.
         run.output_caps = {each.model_id: max(each.output_tokens // request.n, 1) for each in bound.calls}
@@ -83,17 +84,18 @@ def reservation_of(state: State, run: Run, plan: Plan) -> Reservation:
     )
 
 
-def _bound(state: State, run: Run, plan: Plan) -> Bound:
+def worst_case(plan: Plan, request: ChatRequest, config: LimitsConfig) -> Bound:
+    """What is reserved for a plan: its bound, with prompts counted as the configuration says."""
     bound = plan.bound()
-    per_token = state.config.limits.reserve_bytes_per_token
-    embedding = run.request.endpoint == "embeddings"
+    per_token = config.reserve_bytes_per_token
+    embedding = request.endpoint == "embeddings"
     if per_token is None and not embedding:
         return bound
     calls = tuple(
         BoundedCall(
             each.model_id,
             each.calls,
-            each.input_tokens if per_token is None else run.request.input_tokens_bound(per_token),
+            each.input_tokens if per_token is None else request.input_tokens_bound(per_token),
             0 if embedding else each.output_tokens,
         )
         for each in bound.calls

@@ -10,14 +10,17 @@ import orjson
 
 from llmrouter.config import Config
 from llmrouter.errors import ConfigError, ModelNotFound
+from llmrouter.gateway.admission import worst_case
 from llmrouter.gateway.tiers import Tier, tier_models
 from llmrouter.gateway.wire import parse
-from llmrouter.protocols import PlanInput
+from llmrouter.pricing.book import PriceBook
+from llmrouter.protocols import Plan, PlanInput
 from llmrouter.registry import strategy_factory
 from llmrouter.routing.explain import explain
 from llmrouter.routing.intent import label
 from llmrouter.routing.rules import compile_rules
 from llmrouter.routing.strategy import RulesStrategy
+from llmrouter.tenancy.limits import LimitBook, limit_as_json
 from llmrouter.types import Principal, RoutingVersion
 
 __all__ = ["explain_request"]
@@ -32,10 +35,11 @@ def explain_request(
     headers: Mapping[str, str] | None = None,
     now: datetime | None = None,
 ) -> dict[str, Any]:
-    """Every rule with what held and what did not, the choice, and the fallback chain.
+    """Every rule with what held and what did not, the choice, the fallback chain, the latency class, what would be
+    reserved and from which limits, and what a spent budget would do.
 
     Raises:
-        RequestError: the request itself would be refused; the error is the one a client would get.
+        RequestError, PermissionDenied: the request itself would be refused; the error is the one a client would get.
     """
     request = parse(
         "chat",
@@ -46,6 +50,8 @@ def explain_request(
     )
     if request.model not in config.tiers:
         raise ModelNotFound(f"no model `{request.model}`; tiers: {', '.join(config.tiers)}", param="model")
+    book = LimitBook(config)
+    latency_class = book.class_of(principal, request)
     tier_config = config.tiers[request.model]
     strategy = strategy_factory(tier_config.strategy)(request.model, config, compile_rules(routing, config))
     if not isinstance(strategy, RulesStrategy):
@@ -56,9 +62,30 @@ def explain_request(
     given = PlanInput(
         request=request,
         principal=principal,
-        candidates=tier.candidates(request),
+        candidates=tier.candidates(request, hosted=config.classes.of(latency_class).hosted),
         now=now or datetime.now(UTC),
         deadline_s=config.server.request_timeout_s,
     )
-    allowed = principal.may_use(request.model)
-    return {"tier": request.model, "allowed": allowed, **explain(strategy, given).to_dict()}
+    tenant = config.tenants.get(principal.tenant_id)
+    return {
+        "tier": request.model,
+        "allowed": principal.may_use(request.model),
+        **explain(strategy, given).to_dict(),
+        "latency_class": latency_class,
+        **_reserved(config, strategy.plan(given), given, book),
+        "on_budget": "refuse" if tenant is None else tenant.on_budget,
+        "degrade_to": None if tenant is None else tenant.degrade_to,
+    }
+
+
+def _reserved(config: Config, plan: Plan, given: PlanInput, book: LimitBook) -> dict[str, Any]:
+    """What would be set aside for the request, and from which limits."""
+    request, principal = given.request, given.principal
+    bound = worst_case(plan, request, config.limits)
+    tokens = bound.input_tokens + bound.output_tokens
+    cost_usd = PriceBook(config, lambda: given.now).bound_usd(bound)
+    limits = book.of(principal, request.model, principal.user_id or request.user_id)
+    return {
+        "reserves": {"requests": 1, "tokens": tokens, "cost_usd": f"{cost_usd:f}"},
+        "limits": [limit_as_json(limit) for limit in limits],
+    }

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from decimal import Decimal
+from typing import Any
 from urllib.parse import quote, unquote
 
 from llmrouter.config import CLASSES, LIMIT_KINDS, Config, LimitSet, TenantConfig
@@ -17,9 +18,11 @@ from llmrouter.types import ChatRequest, LatencyClass, Limit, LimitKind, Princip
 
 __all__ = [
     "LimitBook",
+    "amount_as_json",
     "amount_text",
     "describe",
     "key_scope",
+    "limit_as_json",
     "limits_in",
     "tenant_scope",
     "tier_scope",
@@ -194,6 +197,22 @@ def amount_text(limit: Limit, amount: int) -> str:
         return str(amount)
     whole, _, part = f"{Decimal(amount) / _NANO:.9f}".partition(".")
     return f"${whole}.{part.rstrip('0'):0<2}"
+
+
+def limit_as_json(limit: Limit) -> dict[str, Any]:
+    """A limit as `--json` and the admin API show it; dollars are text, so that none is rounded."""
+    return {
+        "scope": limit.scope,
+        "whose": whose(limit.scope),
+        "kind": limit.kind,
+        "limit": amount_as_json(limit, limit.most),
+        "burst": limit.burst or None,
+    }
+
+
+def amount_as_json(limit: Limit, amount: int) -> int | str:
+    """An amount in a limit's unit: a number, or dollars as text."""
+    return amount_text(limit, amount).removeprefix("$") if limit.kind.startswith("usd") else amount
 
 
 _UNNAMED = TenantConfig()

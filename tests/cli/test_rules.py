@@ -167,6 +167,46 @@ def test_g046_explain_shows_which_rule_and_fallback_chain_a_sample_request_gets(
     assert {rule["rule_id"]: rule["standing"] for rule in told["rules"]} == {"code": "not_held", "rest": "won"}
 
 
+TENANTS = """
+[tenants.acme]
+classes = ["standard", "batch"]
+on_budget = "degrade"
+degrade_to = "cheap"
+limits.usd_per_day = 5
+user_limits.tokens_per_minute = 90000
+[tiers.cheap]
+small = "s"
+latency_class = "batch"
+limits.concurrent_requests = 7
+"""
+
+
+def test_g046_explain_shows_which_limits_class_and_budget_policy_a_sample_request_gets(tmp_path: Path):
+    config = two_models(tmp_path, TENANTS)
+    asked = ("rules", "explain", "--tier", "cheap", "--prompt", "Hi", "--tenant", "acme", "--config", config)
+    told = llmrouter(*asked, "--header", "x-llmrouter-user=bob", "--json").json
+    assert [(limit["whose"], limit["kind"], limit["limit"]) for limit in told["limits"]] == [
+        ("user bob of tenant acme", "tokens_per_minute", 90000),
+        ("tenant acme", "usd_per_day", "5.00"),
+        ("tier cheap", "concurrent_requests", 7),
+    ]
+    assert (told["latency_class"], told["on_budget"], told["degrade_to"]) == ("batch", "degrade", "cheap")
+    assert told["reserves"]["tokens"] > 4096
+    assert float(told["reserves"]["cost_usd"]) > 0
+    shown = llmrouter(*asked).out
+    assert "latency class    batch" in shown
+    assert "spent budget     goes to tier cheap" in shown
+    assert shown.splitlines()[-2].split() == ["tenant", "acme", "usd_per_day", "$5.00", "-"]
+
+
+def test_explain_refuses_a_class_as_a_request_would_be(tmp_path: Path):
+    config = two_models(tmp_path, TENANTS)
+    asked = ("rules", "explain", "--tier", "cheap", "--prompt", "Hi", "--tenant", "acme", "--config", config)
+    refused = llmrouter(*asked, "--header", "x-llmrouter-class=interactive")
+    assert refused.code == 1
+    assert "it may ask for: standard, batch" in refused.err
+
+
 def test_a_header_can_name_the_intent(config: Path):
     asked = ("rules", "explain", "--prompt", "Good morning", "--json", "--config", config)
     assert llmrouter(*asked, "--header", "X-LLMRouter-Intent=code").json["rule_id"] == "code"
