@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import secrets
 import sqlite3
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -20,7 +21,7 @@ ENTRIES = ENTRY_COLUMNS[1:]
 """Columns of an entry on the server: all but the number, which only its own file knows."""
 ATTEMPTS = ("request_id", "ts", *ATTEMPT_COLUMNS[1:])
 
-_FORGOTTEN_AT_ONCE = 200
+_FORGOTTEN_AT_ONCE = 100
 """Entries deleted in one transaction; the ledger's writer waits a few milliseconds for it at most."""
 
 _ENTRIES_SQL = f"SELECT {', '.join(ENTRY_COLUMNS)} FROM ledger WHERE id > ? ORDER BY id LIMIT ?"  # noqa: S608 - own text
@@ -99,8 +100,9 @@ class Spool:
     finds another entry under its number knows that the file is not the one that was shipped from.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, sleep: Callable[[float], None] = time.sleep) -> None:
         self._path = path
+        self._sleep = sleep
 
     def name(self) -> str:
         """By what the server knows this file; made at first use and kept in the file."""
@@ -136,13 +138,17 @@ class Spool:
     def forget(self, entry_ids: Sequence[int]) -> None:
         """Delete entries with their attempts; a repeat is harmless.
 
-        Several short transactions: the writer of the ledger gets its turn in between.
+        Several short transactions, with pauses of the same length: SQLite lets those who wait for its lock try only now
+        and then, so without a pause the writer of the ledger would hardly ever get it.
         """
         query = "DELETE FROM ledger WHERE id IN (SELECT value FROM json_each(?))"
         for start in range(0, len(entry_ids), _FORGOTTEN_AT_ONCE):
+            began = time.perf_counter()
             some = orjson.dumps(entry_ids[start : start + _FORGOTTEN_AT_ONCE]).decode()
             with writing(self._path) as connection:
                 connection.execute(query, (some,))
+            if start + _FORGOTTEN_AT_ONCE < len(entry_ids):
+                self._sleep(time.perf_counter() - began)
 
     def prices(self) -> list[tuple[str, str, str]]:
         """The rows of the kept prices."""
