@@ -12,9 +12,13 @@ from llmrouter.cli.checkup.finding import Finding, fail, info, ok, warning
 from llmrouter.config import Config
 from llmrouter.database import open_database, store_errors, writing
 from llmrouter.errors import RouterError
+from llmrouter.ledger.postgres.room import check_room, connections_of
+from llmrouter.postgres import Postgres, migrations_of
 from llmrouter.routing.rules import compile_rules
 from llmrouter.routing.versions import RoutingStore
 from llmrouter.schema import migration_names, migrations
+from llmrouter.schema.postgres import numbered
+from llmrouter.shared_store import SharedStore, shared_store
 from llmrouter.tenancy.keys import load_keys, load_pepper
 
 __all__ = ["check_store"]
@@ -33,9 +37,15 @@ def check_store(config: Config, path: Path) -> Iterator[Finding]:
         yield schema
         if schema.status != "ok":
             return
-        yield _pepper(config, path)
-        yield _keys(path)
-        yield _rules(config, path)
+        store = shared_store(config.store)
+        if isinstance(store, Postgres):
+            server = list(_server(config, store))
+            yield from server
+            if server[0].status != "ok":
+                return
+        yield _pepper(config, path, store)
+        yield _keys(store)
+        yield _rules(config, store)
     except RouterError as error:
         yield fail("store", "usable", error.message)
 
@@ -63,16 +73,36 @@ def _schema(path: Path) -> Finding:
     return ok("store", "schema", applied[-1])
 
 
-def _pepper(config: Config, path: Path) -> Finding:
-    if config.store.secret is None and not path.with_name(f"{path.name}.secret").exists() and not load_keys(path):
+def _server(config: Config, server: Postgres) -> Iterator[Finding]:
+    """The database that gateways share; its schema comes first."""
+    applied = migrations_of(server)
+    newer = [name for name in applied if name not in numbered()]
+    pending = [name for name in numbered() if name not in applied]
+    if newer:
+        yield fail("store", "ledger_url", f"{server} was migrated by a newer llmrouter ({', '.join(newer)})")
+    elif pending:
+        yield info("store", "ledger_url", f"the next start migrates {server}: {', '.join(pending)}")
+    else:
+        yield ok("store", "ledger_url", f"{server}, {applied[-1]}")
+    workers = config.server.workers
+    crowded = check_room(server, connections_of(workers))
+    if crowded is None:
+        yield ok("store", "connections", f"enough for server.workers = {workers}")
+    else:
+        yield warning("store", "connections", crowded)
+
+
+def _pepper(config: Config, path: Path, store: SharedStore) -> Finding:
+    makes_file = config.store.secret is None and isinstance(store, Path)
+    if makes_file and not path.with_name(f"{path.name}.secret").exists() and not load_keys(store):
         return info("store", "secret", "is made with the first key")
     load_pepper(config.store, path)
     return ok("store", "secret", "there")
 
 
-def _keys(path: Path) -> Finding:
+def _keys(store: SharedStore) -> Finding:
     now = datetime.now(UTC)
-    keys = load_keys(path)
+    keys = load_keys(store)
     active = [key for key in keys if key.info.expires_at is None or key.info.expires_at > now]
     if not active:
         return warning("store", "keys", "there is none that works; `llmrouter keys create` makes one")
@@ -80,8 +110,8 @@ def _keys(path: Path) -> Finding:
     return ok("store", "keys", f"{len(active)} active, {admins} of them with admin scope")
 
 
-def _rules(config: Config, path: Path) -> Finding:
-    current = RoutingStore(path).current()
+def _rules(config: Config, store: SharedStore) -> Finding:
+    current = RoutingStore(store).current()
     warnings = compile_rules(current, config).warnings
     if warnings:
         return warning("store", "rules", f"version {current.version}: {'; '.join(warnings)}")

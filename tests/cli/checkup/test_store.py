@@ -12,10 +12,12 @@ import pytest
 from llmrouter.cli.checkup.finding import Finding
 from llmrouter.cli.checkup.store import check_store
 from llmrouter.config import Config, load
-from llmrouter.database import database_path
+from llmrouter.database import database_path, migrate
 from llmrouter.gateway.build import prepare_store
+from llmrouter.postgres import Postgres
 from llmrouter.tenancy.keys import KeyStore, load_pepper
 from tests.cli.command import two_models
+from tests.servers import PostgresServer
 
 
 @pytest.fixture
@@ -92,3 +94,33 @@ def test_rules_in_force_that_no_longer_fit_fail(tmp_path: Path):
     path = two_models(tmp_path)
     path.write_text(path.read_text().replace('large = "l"', ""))
     assert look(load(path))["usable"].status == "fail"
+
+
+@pytest.fixture
+def shared(tmp_path: Path, postgres_url: str) -> Config:
+    return load(two_models(tmp_path, f'[store]\nledger_url = "{postgres_url}"\nsecret = "{"s" * 20}"\n'))
+
+
+def test_a_shared_database_is_looked_at_too(shared: Config, postgres_url: str):
+    migrate(database_path(shared.store.url))
+    assert look(shared)["ledger_url"].status == "info"
+    prepare_store(shared)
+    KeyStore(Postgres(postgres_url), b"s" * 20).create("default", admin=True)
+    found = look(shared)
+    assert {finding.status for finding in found.values()} == {"ok"}
+    assert found["connections"].message == "enough for server.workers = 1"
+    assert found["keys"].message == "1 active, 1 of them with admin scope"
+
+
+def test_a_shared_database_that_is_away_fails(shared: Config, postgres_server: PostgresServer):
+    prepare_store(shared)
+    postgres_server.stop()
+    finding = look(shared)["usable"]
+    assert finding.status == "fail"
+    assert "cannot be used" in finding.message
+
+
+def test_g103_a_server_with_too_few_connections_is_named(shared: Config):
+    prepare_store(shared)
+    crowd = shared.model_copy(update={"server": shared.server.model_copy(update={"workers": 500})})
+    assert "needs 502" in look(crowd)["usable"].message
