@@ -67,6 +67,9 @@ _LEDGER = (
     "ALTER TABLE ledger ADD COLUMN latency_class TEXT NOT NULL DEFAULT 'standard'",
     "ALTER TABLE ledger ADD COLUMN user_id TEXT",
     "ALTER TABLE ledger ADD COLUMN degraded_to TEXT",
+    # A dollar limit begins with what its key or user has spent: that must not read all calls of a month.
+    "CREATE INDEX ledger_key_ts ON ledger (key_id, ts)",
+    "CREATE INDEX ledger_user_ts ON ledger (tenant_id, user_id, ts) WHERE user_id IS NOT NULL",
     "DROP VIEW usage",
     _USAGE_VIEW.format(more=", ledger.latency_class, ledger.user_id, ledger.tags"),
 )
@@ -86,6 +89,8 @@ DOWN = (
     "DROP TABLE spool",
     "DROP VIEW usage",
     _USAGE_VIEW.format(more=""),
+    "DROP INDEX ledger_user_ts",
+    "DROP INDEX ledger_key_ts",
     "ALTER TABLE ledger DROP COLUMN degraded_to",
     "ALTER TABLE ledger DROP COLUMN user_id",
     "ALTER TABLE ledger DROP COLUMN latency_class",

@@ -123,6 +123,8 @@ def test_the_usage_view_shows_every_attempt_with_its_tokens_failed_ones_too(data
     [
         ("SELECT * FROM ledger WHERE ts >= '2026'", "ledger_ts"),
         ("SELECT * FROM ledger WHERE tenant_id = 'acme' AND ts >= '2026'", "ledger_tenant_ts"),
+        ("SELECT * FROM ledger WHERE key_id = 'k1' AND ts >= '2026'", "ledger_key_ts"),
+        ("SELECT * FROM ledger WHERE tenant_id = 'acme' AND user_id = 'bob' AND ts >= '2026'", "ledger_user_ts"),
         ("SELECT * FROM ledger ORDER BY ts DESC, id DESC LIMIT 5", "ledger_ts"),
     ],
 )
