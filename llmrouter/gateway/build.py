@@ -120,7 +120,7 @@ class Assembly:
         self._routing = RoutingStore(self.store)
         self._counters = self._read_store_version()
         self._keys.ring.replace(load_keys(self.store))
-        self._ledger = ledger or open_ledger(config, self.path, lambda: self.state.config)
+        self._ledger = ledger or open_ledger(config, self.path, self.store, lambda: self.state.config)
         self._pipeline = Pipeline(
             self._state(config, version, self._routing.current()), self._ledger, self.metrics, now=self._now
         )
