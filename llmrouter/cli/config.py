@@ -118,18 +118,18 @@ def _check_rules(config: Config, rules: Any, at: str, errors: list[str], warning
 
 def _check_store(config: Config, errors: list[str], warnings: list[str]) -> None:
     """The rules in force must fit this configuration, or the gateway would not start with it."""
-    from llmrouter.database import database_path
     from llmrouter.routing.versions import RoutingStore
+    from llmrouter.shared_store import shared_store, store_exists
 
-    path = database_path(config.store.url)
-    if not path.exists():
-        return
+    store = shared_store(config.store)
     try:
-        current = RoutingStore(path).current()
+        if not store_exists(store):
+            return
+        current = RoutingStore(store).current()
     except RouterError as error:
-        warnings.append(f"{path}: {error.message}")
+        warnings.append(f"{store}: {error.message}")
         return
-    _check_rules(config, current.rules, f"{path}: routing version {current.version}: ", errors, warnings)
+    _check_rules(config, current.rules, f"{store}: routing version {current.version}: ", errors, warnings)
 
 
 def _raw(path: Path) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from llmrouter.cli.output import print_table, say
 from llmrouter.config import Config
 from llmrouter.database import database_path
 from llmrouter.errors import UsageError
+from llmrouter.shared_store import shared_store
 from llmrouter.tenancy.keys import KeyStore, load_pepper, principal_of
 from llmrouter.types import Principal
 
@@ -63,10 +64,8 @@ def asker(config: Config, *, tenant: str | None, key_id: str | None) -> Principa
     if key_id is not None:
         if tenant is not None:
             raise UsageError("give --tenant or --key-id, not both; a key belongs to its tenant")
-        path = database_path(config.store.url)
-        info = next(
-            (info for info in KeyStore(path, load_pepper(config.store, path)).list() if info.key_id == key_id), None
-        )
+        keys = KeyStore(shared_store(config.store), load_pepper(config.store, database_path(config.store.url)))
+        info = next((info for info in keys.list() if info.key_id == key_id), None)
         if info is None:
             raise UsageError(f"no key {key_id!r}; `llmrouter keys list` shows all")
         return principal_of(info)
