@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from llmrouter.cli import config, demo, doctor, init, keys, rules, serve
+from llmrouter.cli import config, demo, doctor, init, keys, limits, rules, serve
 from llmrouter.cli.output import complain
 from llmrouter.errors import RouterError
 
@@ -29,6 +29,7 @@ def build_app() -> typer.Typer:
     app.command("serve", short_help="Start the gateway.", epilog=serve.EXAMPLE)(serve.serve)
     app.command("demo", short_help="Try it with two real models.", epilog=demo.EXAMPLE)(demo.demo)
     app.command("doctor", short_help="Check machine, store and replicas.", epilog=doctor.EXAMPLE)(doctor.doctor)
+    app.command("limits", short_help="Show limits and their use.", epilog=limits.EXAMPLE)(limits.limits)
     app.add_typer(_keys())
     app.add_typer(_rules())
     app.add_typer(_config())

@@ -69,19 +69,16 @@ class LimitBook:
         A key with limits of its own has those instead of its tenant's `key_limits`. A tenant that the configuration
         no longer names has no limits of its own; those of the key and the tier hold.
         """
-        terms = self._terms.get(principal.tenant_id) or _terms(_UNNAMED)
         shared = self._shared.get((principal.tenant_id, tier_id))
         if shared is None:
             shared = self._shared_of(principal.tenant_id, tier_id)
             # Only what the file names is kept, so that the cache cannot grow with what clients send.
             if principal.tenant_id in self._terms and tier_id in self._config.tiers:
                 self._shared[principal.tenant_id, tier_id] = shared
-        inner = principal.limits
-        if not inner and terms.each_key:
-            inner = _limits(key_scope(principal.key_id), terms.each_key)
+        inner = self.of_key(principal)
         user_id = principal.user_id or user_id
-        if user_id and terms.each_user:
-            inner = (*_limits(user_scope(principal.tenant_id, user_id), terms.each_user), *inner)
+        if user_id:
+            inner = (*self.of_user(principal.tenant_id, user_id), *inner)
         return (*inner, *shared) if inner else shared
 
     def class_of(self, principal: Principal, request: ChatRequest) -> LatencyClass:
@@ -117,6 +114,18 @@ class LimitBook:
         """A tenant's share of a full pool against others; 1 for one that the configuration does not name."""
         terms = self._terms.get(tenant_id)
         return terms.weight if terms is not None else 1.0
+
+    def of_key(self, principal: Principal) -> tuple[Limit, ...]:
+        """The limits of a key by itself: its own, else those that its tenant gives each key."""
+        if principal.limits:
+            return principal.limits
+        terms = self._terms.get(principal.tenant_id)
+        return _limits(key_scope(principal.key_id), terms.each_key) if terms is not None and terms.each_key else ()
+
+    def of_user(self, tenant_id: str, user_id: str) -> tuple[Limit, ...]:
+        """The limits of an end user by himself."""
+        terms = self._terms.get(tenant_id)
+        return _limits(user_scope(tenant_id, user_id), terms.each_user) if terms is not None and terms.each_user else ()
 
     def configured(self) -> tuple[Limit, ...]:
         """The limits whose scope the file itself names: of tenants on tiers, tenants, groups and tiers."""
