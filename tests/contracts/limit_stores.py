@@ -19,8 +19,10 @@ from llmrouter.ledger.limits import standings
 from llmrouter.ledger.sqlite import SqliteLedger
 from llmrouter.protocols import LimitStore
 from llmrouter.tenancy.memory_limits import MemoryLimits
+from llmrouter.tenancy.redis_limits import RedisLimits
 from llmrouter.types import Admission, Limit, Reservation, Spent, Standing, Usage
 from tests.ledger.books import NOON, attempt, entry, reservation
+from tests.servers import RedisServer
 
 _numbers = itertools.count()
 
@@ -116,9 +118,25 @@ async def sqlite(request: pytest.FixtureRequest, clock: Clock) -> AsyncIterator[
         await limits.aclose()
 
 
+@asynccontextmanager
+async def redis(request: pytest.FixtureRequest, clock: Clock) -> AsyncIterator[Store]:
+    server: RedisServer = request.getfixturevalue("redis_server")
+    server.clear()
+
+    async def nothing_spent(_limit: Limit, _window_ms: int) -> int:
+        return 0
+
+    limits = RedisLimits(server.url, "gateway", nothing_spent, lease_s=0, grace_s=0, clock_ms=clock)
+    try:
+        yield Store(limits, limits.expire)
+    finally:
+        await limits.aclose()
+
+
 LIMIT_STORES: dict[str, Callable[[pytest.FixtureRequest, Clock], AbstractAsyncContextManager[Store]]] = {
     "memory": memory,
     "sqlite": sqlite,
+    "redis": redis,
 }
 
 
