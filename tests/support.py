@@ -19,8 +19,10 @@ from llmrouter.gateway.app import AdminContext, build_admin_app
 from llmrouter.gateway.asgi import Gateway
 from llmrouter.gateway.build import Assembly, prepare_store
 from llmrouter.gateway.listen import bind, server
+from llmrouter.ledger.postgres.queries import shared_entries
 from llmrouter.ledger.queries import recent_entries
 from llmrouter.protocols import Ledger
+from llmrouter.shared_store import shared_store
 from llmrouter.telemetry.metrics import render
 from llmrouter.tenancy.keys import KeyStore
 from llmrouter.tenancy.pepper import load_pepper
@@ -73,7 +75,7 @@ class Running:
         return f"{self.root}/v1"
 
     def keys(self) -> KeyStore:
-        return KeyStore(self.store, load_pepper(self.config.store, self.store))
+        return KeyStore(shared_store(self.config.store), load_pepper(self.config.store, self.store))
 
     async def new_key(self, tenant_id: str = "default", **scopes: object) -> str:
         """Another key, already known to the gateway."""
@@ -89,8 +91,11 @@ class Running:
         return await self.http.post("/v1/chat/completions", json=body, headers=headers)
 
     def books(self, limit: int = 100) -> list[LedgerEntry]:
-        """What the ledger holds, newest first."""
-        return recent_entries(self.store, limit)
+        """What the ledger holds, newest first; of a shared one, what this gateway sees."""
+        shared = shared_store(self.config.store)
+        if isinstance(shared, Path):
+            return recent_entries(self.store, limit)
+        return shared_entries(self.store, shared, limit)
 
     async def settled(self, count: int) -> list[LedgerEntry]:
         """The books once they hold so many entries; a client that left is booked a moment later."""
@@ -118,7 +123,7 @@ async def running(
     # While somebody else has it open, closing a connection to it costs no checkpoint.
     held = open_database(store)
     prepare_store(config)
-    keys = KeyStore(store, load_pepper(config.store, store))
+    keys = KeyStore(shared_store(config.store), load_pepper(config.store, store))
     admin_key, _ = keys.create(next(iter(config.tenants)), admin=True)
     key, _ = keys.create(next(iter(config.tenants)))
     config_path = folder / "llmrouter.toml"

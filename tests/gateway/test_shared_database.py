@@ -1,5 +1,6 @@
 """Two gateways, each with a file of its own, that share keys and routing versions in one database."""
 
+import asyncio
 import contextlib
 
 import pytest
@@ -9,10 +10,10 @@ from llmrouter.errors import AuthenticationFailed, ConfigError, StoreUnavailable
 from llmrouter.gateway.build import Assembly, prepare_store
 from llmrouter.gateway.supervisor import Supervisor
 from llmrouter.routing.versions import RoutingStore
-from llmrouter.shared_store import shared_store
+from llmrouter.shared_store import reading, shared_store
 from llmrouter.tenancy.keys import KeyStore
 from llmrouter.types import Rule
-from tests.support import model, pool, tier
+from tests.support import model, pool, running, tier
 
 
 @pytest.fixture
@@ -77,3 +78,34 @@ async def test_g103_a_server_that_could_never_serve_all_workers_is_refused_at_th
     supervisor = Supervisor(tmp_path / "llmrouter.toml", config, flags={}, on_event=lambda name, facts: None)
     with pytest.raises(ConfigError, match="allows 9 connections but this gateway needs 66"):
         await supervisor.run()
+
+
+async def test_two_gateways_keep_one_ledger_while_the_server_comes_and_goes(config_of, postgres_server, tmp_path):
+    """Not one call waits for the server, and when it is back each is in its books once."""
+    store = config_of("a").store
+    assert store.ledger_url is not None
+    shared = f'ledger_url = "{store.ledger_url.get_secret_value()}"\nsecret = "{"s" * 20}"'
+    echo = '[pools.small]\nmodel = "small"\napi = "echo"\n'
+    text = f"[store]\n{shared}\n" + model("small") + echo + tier("auto", small="small")
+    folders = [tmp_path / "first", tmp_path / "second"]
+    for folder in folders:
+        folder.mkdir()
+    async with running(text, folders[0]) as first, running(text, folders[1]) as second:
+
+        async def ask_both() -> None:
+            answers = await asyncio.gather(*(each.chat() for each in (first, second) for _ in range(10)))
+            assert {answer.status_code for answer in answers} == {200}
+
+        await ask_both()
+        postgres_server.kill()
+        await ask_both()
+        postgres_server.start()
+        await ask_both()
+    server = shared_store(first.config.store)
+    with reading(server) as connection:
+        rows, calls, cost = connection.execute(
+            "SELECT count(*), count(DISTINCT request_id), sum(cost_picousd) FROM ledger"
+        ).fetchone()
+        assert connection.execute("SELECT sum(cost_picousd) FROM attempts").fetchone() == (cost,)
+    assert (rows, calls) == (60, 60)
+    assert cost > 0

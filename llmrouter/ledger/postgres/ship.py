@@ -130,9 +130,15 @@ class Shipper:
         self._lock.release()
 
     def _drain(self) -> None:
+        """Ship what waits; after a failure once more, since a restart of the server may have cut the connection."""
         until = self._now() + self._drain_s
-        while self._now() < until and self._try():
-            pass
+        failed = False
+        while self._now() < until:
+            if self._try():
+                continue
+            if self._last_error is None or failed:
+                return
+            failed = True
 
     def _try(self) -> bool:
         """Ship a batch; whether it was a full one, so that more is waiting. Never raises."""

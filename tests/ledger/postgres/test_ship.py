@@ -144,6 +144,17 @@ async def test_g105_closing_ships_what_waits(server, path, start):
     await shipper.aclose()
 
 
+async def test_closing_after_a_restart_that_nobody_noticed_ships_what_waits(server, postgres_server, path, start):
+    shipper = start(interval_s=60.0)
+    fill(path, [entry("r1")])
+    until(lambda: shipper.status.active, "it has looked once")
+    postgres_server.kill()
+    postgres_server.start()
+    fill(path, [entry("r2")])
+    await shipper.aclose()
+    assert shipped(server) == ["r1", "r2"]
+
+
 async def test_closing_while_the_server_is_away_leaves_all_for_the_next_start(server, postgres_server, path, start):
     postgres_server.stop()
     shipper = start()
