@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -89,6 +91,15 @@ class TestLimits:
     def test_dollars_are_never_rounded_up(self):
         book = LimitBook(config('[tenants.a]\nlimits.usd_per_day = "0.0000000019"'))
         assert book.of(Principal("a", "k"), "auto", None)[0].most == 1
+
+
+def test_the_example_of_the_docs_page_is_a_configuration():
+    page = (Path(__file__).parents[2] / "docs" / "limits.md").read_text(encoding="utf-8")
+    example = page.split("```toml\n")[1].split("```")[0]
+    tiers = tier("premium", small="small") + tier("economy", small="small")
+    text = model("small") + pool("small", ["http://127.0.0.1:9/v1"]) + tiers + example
+    found = LimitBook(parse(text, environ={})).of(Principal("checkout", "k"), "premium", "bob")
+    assert [limit.scope.partition(":")[0] for limit in found] == ["user", "key", *["tenant"] * 3, "group", "tier"]
 
 
 TENANTS = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,20}", fullmatch=True)
