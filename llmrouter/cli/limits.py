@@ -107,6 +107,7 @@ def _keys(config: Config) -> list[Principal]:
 
 
 def _standings(config: Config, chosen: Sequence[Limit]) -> tuple[Standing, ...]:
+    """How limits stand where the gateways count, in the order given."""
     import time
 
     from llmrouter.buckets import Bucket, standing
@@ -115,35 +116,81 @@ def _standings(config: Config, chosen: Sequence[Limit]) -> tuple[Standing, ...]:
 
     now_ms = time.time_ns() // 1_000_000
     path = database_path(config.store.url)
+    if config.store.limits_url is not None:
+        found = _shared_standings(config.store.limits_url.get_secret_value(), chosen, now_ms)
+    elif path.exists():
+        found = standings(path, chosen, now_ms)
+    else:
+        found = tuple(standing(limit, Bucket(), now_ms) for limit in chosen)
     if not path.exists():
-        say(f"there is no store at {path} yet, so nothing is used")
-        return tuple(standing(limit, Bucket(), now_ms) for limit in chosen)
-    return _with_books(config, path, standings(path, chosen, now_ms), now_ms)
+        say(f"there is no store at {path} yet" + ("" if config.store.limits_url else ", so nothing is used"))
+        return found
+    return _with_books(config, path, found, now_ms)
+
+
+def _shared_standings(url: str, chosen: Sequence[Limit], now_ms: int) -> tuple[Standing, ...]:
+    """How limits stand in Redis; dollars that nothing counted yet in their window as unused."""
+    import asyncio
+
+    from llmrouter.buckets import Bucket, standing
+    from llmrouter.errors import StoreUnavailable
+    from llmrouter.tenancy.redis_limits import RedisLimits
+
+    class NotCounted(StoreUnavailable):
+        """The store would now begin a counter; that is for gateways to do."""
+
+    async def refuse(limit: Limit, _window_ms: int) -> int:
+        raise NotCounted(f"nothing counts {limit.scope} yet")
+
+    async def ask() -> list[Standing]:
+        store = RedisLimits(url, "command line", refuse, lease_s=0)
+
+        async def one(limit: Limit) -> Standing:
+            try:
+                return (await store.standing([limit]))[0]
+            except NotCounted:
+                return standing(limit, Bucket(), now_ms)
+
+        try:
+            return await asyncio.gather(*(one(limit) for limit in chosen))
+        finally:
+            await store.aclose()
+
+    return tuple(asyncio.run(ask()))
 
 
 def _with_books(config: Config, path: Path, found: tuple[Standing, ...], now_ms: int) -> tuple[Standing, ...]:
     """The same, with what the books say of dollar limits that nothing counted yet in their window."""
     from dataclasses import replace
 
-    from llmrouter.buckets import window_start
-    from llmrouter.database import reading
-    from llmrouter.ledger.spending import spent_nano
-
-    unused = [each for each in found if each.limit.kind.startswith("usd") and not _used(each)]
+    unused = [each.limit for each in found if each.limit.kind.startswith("usd") and not _used(each)]
     if len(unused) > _MOST_ADDED_UP:
         say(f"{len(unused)} dollar limits that no request met yet in their window are shown as unused; --tenant or")
         say("--key chooses fewer, and then what the books say of them is added up")
         return found
+    spent = _spent(config, path, unused, now_ms) if unused else {}
+    return tuple(replace(each, remaining=max(each.remaining - spent.get(each.limit, 0), 0)) for each in found)
+
+
+def _spent(config: Config, path: Path, chosen: Sequence[Limit], now_ms: int) -> dict[Limit, int]:
+    """Nano-dollars by limit, as the books have them."""
+    from llmrouter.buckets import window_start
+    from llmrouter.database import reading
+    from llmrouter.ledger.spending import spent_nano
+    from llmrouter.postgres import Postgres
+    from llmrouter.shared_store import shared_store
 
     def members(group_id: str) -> list[str]:
         return [tenant_id for tenant_id, tenant in config.tenants.items() if tenant.group == group_id]
 
+    began = {limit: window_start(limit.kind, now_ms) for limit in chosen}
+    server = shared_store(config.store)
+    if isinstance(server, Postgres):
+        from llmrouter.ledger.postgres.spending import shared_spent_nano
+
+        return {limit: shared_spent_nano(path, server, limit.scope, began[limit], members) for limit in chosen}
     with reading(path) as connection:
-        spent = {
-            each.limit: spent_nano(connection, each.limit.scope, window_start(each.limit.kind, now_ms), members)
-            for each in unused
-        }
-    return tuple(replace(each, remaining=max(each.remaining - spent.get(each.limit, 0), 0)) for each in found)
+        return {limit: spent_nano(connection, limit.scope, began[limit], members) for limit in chosen}
 
 
 def _as_json(found: Standing) -> dict[str, Any]:

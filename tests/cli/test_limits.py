@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from llmrouter.tenancy.redis_limits import RedisLimits
 from llmrouter.testing import FakeBackend
+from llmrouter.types import Limit
 from tests.cli.command import Ran, llmrouter, two_models
+from tests.ledger.books import reservation
 from tests.support import model, pool, running, tier
 
 TENANTS = """
@@ -160,3 +164,49 @@ def test_many_unused_dollar_limits_are_not_added_up(tmp_path: Path):
     shown: Ran = llmrouter("limits", "--config", config)
     assert "60 dollar limits that no request met yet" in shown.err
     assert len(shown.out.splitlines()) == 61
+
+
+NOBODY_SPENT = """
+[tenants.default]
+limits.requests_per_minute = 6
+limits.usd_per_day = 5
+limits.usd_per_month = 50
+"""
+
+
+async def take(url: str, request_id: str, *limits: Limit) -> list[str]:
+    """What a gateway does for a call that is under way; returns the limits that it began to count with the books."""
+    begun: list[str] = []
+
+    async def spent(limit: Limit, _window_ms: int) -> int:
+        begun.append(limit.kind)
+        return 0
+
+    store = RedisLimits(url, "a gateway", spent, lease_s=0)
+    admission = await store.reserve(reservation(request_id, limits=limits, cost_usd=Decimal("0.25")))
+    assert admission.exceeded is None
+    await store.aclose()
+    return begun
+
+
+def test_limits_that_gateways_share_are_asked_where_they_count(tmp_path: Path, redis_url: str):
+    rate, day, month = (
+        Limit("tenant:default", "requests_per_minute", 6, 6),
+        Limit("tenant:default", "usd_per_day", 5 * 10**9),
+        Limit("tenant:default", "usd_per_month", 50 * 10**9),
+    )
+    config = two_models(tmp_path, f'[store]\nlimits_url = "{redis_url}"', NOBODY_SPENT)
+    assert asyncio.run(take(redis_url, "r1", rate, day)) == ["usd_per_day"]
+    found = by_kind(config)
+    assert found["requests_per_minute"]["used"] == 1
+    assert (found["usd_per_day"]["used"], found["usd_per_day"]["remaining"]) == ("0.25", "4.75")
+    assert found["usd_per_month"]["used"] == "0.00"
+    # To look begins no counter: that is left to a gateway, which knows what has been spent.
+    assert asyncio.run(take(redis_url, "r2", rate, day, month)) == ["usd_per_month"]
+
+
+def test_a_server_that_is_away_is_said_to_be(tmp_path: Path):
+    config = two_models(tmp_path, '[store]\nlimits_url = "redis://127.0.0.1:9/0"', NOBODY_SPENT)
+    refused = llmrouter("limits", "--config", config)
+    assert refused.code == 1
+    assert refused.err.startswith("error: ")
