@@ -15,7 +15,7 @@ from typing import Any
 
 from pydantic import BaseModel, SecretStr
 
-from llmrouter.config import Config, PoolConfig
+from llmrouter.config import CLASSES, Config, LimitSet, PoolConfig
 from llmrouter.errors import UsageError
 
 __all__ = ["Value", "effective_values", "output_cap_field", "select", "texts"]
@@ -187,7 +187,38 @@ def _derived(config: Config) -> Iterator[tuple[str, tuple[Any, str]]]:
         yield f"{at}.max_tokens_field", (output_cap_field(pool), f"api {pool.engine}")
     for tier_id, tier in config.tiers.items():
         yield f"tiers.{tier_id}.default", (tier.default_role, "first of fallback that the tier has")
+    yield from _classes(config)
+    for at, limits in _limit_sets(config):
+        for rate, burst in (("requests_per_minute", "requests_burst"), ("tokens_per_minute", "tokens_burst")):
+            if getattr(limits, rate) is not None and getattr(limits, burst) is None:
+                yield f"{at}.{burst}", (getattr(limits, rate), f"a minute's worth, {rate}")
     yield from _chains(config)
+
+
+def _classes(config: Config) -> Iterator[tuple[str, tuple[Any, str]]]:
+    """Time-outs that a class leaves to the server and the pools."""
+    taken = {
+        "request_timeout_s": (config.server.request_timeout_s, "server.request_timeout_s"),
+        "queue_timeout_s": ("each pool's queue_timeout_s", "left out"),
+        "first_byte_s": ("each pool's timeouts.first_byte_s", "left out"),
+    }
+    for name in CLASSES:
+        for key, made in taken.items():
+            if getattr(config.classes.of(name), key) is None:
+                yield f"classes.{name}.{key}", made
+
+
+def _limit_sets(config: Config) -> Iterator[tuple[str, LimitSet]]:
+    """Every set of limits that the file has, by its key."""
+    for tenant_id, tenant in config.tenants.items():
+        for key in ("limits", "key_limits", "user_limits"):
+            yield f"tenants.{tenant_id}.{key}", getattr(tenant, key)
+        for tier_id, limits in tenant.tier_limits.items():
+            yield f"tenants.{tenant_id}.tier_limits.{tier_id}", limits
+    for group_id, group in config.groups.items():
+        yield f"groups.{group_id}.limits", group.limits
+    for tier_id, tier in config.tiers.items():
+        yield f"tiers.{tier_id}.limits", tier.limits
 
 
 def _chains(config: Config) -> Iterator[tuple[str, tuple[Any, str]]]:
