@@ -109,7 +109,7 @@ def standings(path: Path, limits: Sequence[Limit], now_ms: int) -> tuple[Standin
     )
 
 
-def drop_idle(connection: sqlite3.Connection, now_ms: int, most: int = 1000) -> int:
+def drop_idle(connection: sqlite3.Connection, now_ms: int, most: int) -> int:
     """Delete at most so many counters that say no more than a missing one; returns how many.
 
     Those are rates that nobody used for a day and that have drained (at one a minute a millisecond drains one unit, and

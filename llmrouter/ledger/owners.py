@@ -33,6 +33,10 @@ class OwnerLock:
         self._path = folder / name
         self._descriptor: int | None = None
 
+    @property
+    def held(self) -> bool:
+        return self._descriptor is not None
+
     def acquire(self) -> None:
         """Make the file and lock it; harmless when repeated. Raises `OSError` where that is not possible."""
         if self._descriptor is not None:

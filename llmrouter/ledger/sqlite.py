@@ -24,7 +24,8 @@ from llmrouter.ledger.batch import Opening, Recording, Releasing
 from llmrouter.ledger.recovery import Recovered
 from llmrouter.ledger.reservations import UnknownPolicy
 from llmrouter.ledger.spending import GroupMembers
-from llmrouter.ledger.writer import Recovering, Terms, Waiting, Writer
+from llmrouter.ledger.telling import Recovering, Waiting
+from llmrouter.ledger.writer import Terms, Writer
 from llmrouter.types import Admission, LedgerEntry, Reservation
 
 __all__ = ["Durability", "SqliteLedger"]

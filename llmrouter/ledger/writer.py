@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import os
@@ -23,14 +22,16 @@ from llmrouter.ledger.limits import drop_idle
 from llmrouter.ledger.recovery import Recovered
 from llmrouter.ledger.reservations import UnknownPolicy
 from llmrouter.ledger.spending import GroupMembers, Spending
+from llmrouter.ledger.telling import Answer, Recovering, Refusal, Waiting, tell, tell_recovered
 from llmrouter.ledger.transaction import patience_of, transaction
 from llmrouter.types import Admission, Limit, Reservation
 
-__all__ = ["Recovering", "Terms", "Waiting", "Writer"]
+__all__ = ["Terms", "Writer"]
 
 _log = logging.getLogger(__name__)
 
 _TIDY_S = 3600.0
+_TIDY_ROWS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,21 +51,6 @@ class Terms:
     idle_s: float
     checkpoint_entries: int
     recover_s: float
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Recovering:
-    """Recover now, and tell how many calls were booked."""
-
-    done: asyncio.Future[int]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Waiting:
-    """An operation on its way and whom to tell, if anybody."""
-
-    operation: Operation
-    done: asyncio.Future[Admission | None] | None
 
 
 class Writer:
@@ -139,13 +125,13 @@ class Writer:
     def _write(self, batch: Sequence[Waiting]) -> None:
         """Write a batch in one transaction; if one of it cannot be stored, each in its own, so that it fails alone."""
         told = self._commit(batch)
-        if len(batch) > 1 and isinstance(told[0], _Refusal) and told[0].of_operation:
+        if len(batch) > 1 and isinstance(told[0], Refusal) and told[0].of_operation:
             told = [answer for each in batch for answer in self._commit([each])]
         outcomes = list(zip(batch, told, strict=True))
-        for waiting, answer in _tell(outcomes):
+        for waiting, answer in tell(outcomes):
             self._take_back(waiting.operation, answer)
 
-    def _commit(self, batch: Sequence[Waiting]) -> list[_Answer]:
+    def _commit(self, batch: Sequence[Waiting]) -> list[Answer]:
         """What to tell each: all of it is in the books, or nothing is."""
         operations = [each.operation for each in batch]
         try:
@@ -185,7 +171,7 @@ class Writer:
             self._owner = owners.register(connection, self._terms.owner_name, now)
         return self._owner
 
-    def _take_back(self, operation: Operation, answer: _Answer) -> None:
+    def _take_back(self, operation: Operation, answer: Answer) -> None:
         """The loop that waited is gone, and nobody will record what was opened for it."""
         if isinstance(operation, Opening) and isinstance(answer, Admission):
             self._incoming.put(Waiting(Releasing(operation), None))
@@ -208,9 +194,7 @@ class Writer:
         except Exception as error:  # noqa: BLE001 - the thread's outer edge
             self._disconnect()
             outcome = StoreUnavailable(_refusal(self._terms.path, error, None).message)
-        for each in waiting:
-            with contextlib.suppress(RuntimeError):
-                each.done.get_loop().call_soon_threadsafe(_finish, each.done, outcome)
+        tell_recovered(waiting, outcome)
 
     def _recover(self) -> int:
         terms = self._terms
@@ -223,7 +207,9 @@ class Writer:
         for reservation, _ in expired:
             del self._under_way[reservation.request_id]
         if expired:
-            _log.error("%d calls were never booked and have expired, the first is %s", len(expired), expired[0][0])
+            _log.error(
+                "%d calls were never booked and have expired, the first is %s", len(expired), expired[0][0].request_id
+            )
         buried = recovery.bury_dead(connection, book)
         for name, recovered in buried.items():
             self._report(name, recovered)
@@ -241,13 +227,14 @@ class Writer:
 
     def _tidy(self) -> None:
         connection = self._open()
-        with transaction(connection, self._patience_s):
-            drop_idle(connection, self._terms.now_ms())
+        gone = _TIDY_ROWS
+        while gone == _TIDY_ROWS:
+            with transaction(connection, self._patience_s):
+                gone = drop_idle(connection, self._terms.now_ms(), _TIDY_ROWS)
 
     def _leave(self) -> None:
         """Give up the owner's name; while it holds reservations, it stays for others to recover."""
-        if self._owner is None:
-            self._lock.release()
+        if not self._lock.held:
             return
         try:
             connection = self._open()
@@ -293,25 +280,14 @@ class Writer:
             self._connection = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Refusal:
-    """Why nothing was written, and whether one of the operations is to blame instead of the store."""
-
-    message: str
-    of_operation: bool
-
-
-_Answer = Admission | None | _Refusal
-
-
-def _refusal(path: Path, error: Exception, operation: Operation | None) -> _Refusal:
+def _refusal(path: Path, error: Exception, operation: Operation | None) -> Refusal:
     known = store_error(path, error) if isinstance(error, sqlite3.Error) else error
     if isinstance(known, StoreUnavailable):
-        return _Refusal(known.message, of_operation=False)
+        return Refusal(known.message, of_operation=False)
     if isinstance(known, OSError):
-        return _Refusal(f"the store {path.name} cannot be used: {known.strerror}", of_operation=False)
+        return Refusal(f"the store {path.name} cannot be used: {known.strerror}", of_operation=False)
     what = "entry" if isinstance(operation, Recording) else "reservation"
-    return _Refusal(f"the ledger cannot store this {what} ({type(error).__name__})", of_operation=True)
+    return Refusal(f"the ledger cannot store this {what} ({type(error).__name__})", of_operation=True)
 
 
 def _limits_of(operations: Iterable[Operation]) -> list[Limit]:
@@ -332,42 +308,3 @@ def _identity(path: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return found.st_dev, found.st_ino
-
-
-_Outcome = tuple[Waiting, _Answer]
-
-
-def _tell(outcomes: Sequence[_Outcome]) -> list[_Outcome]:
-    """Resolve futures on their event loop, with one wake-up for each loop; returns those whose loop is gone."""
-    by_loop: dict[asyncio.AbstractEventLoop, list[_Outcome]] = {}
-    for outcome in outcomes:
-        done = outcome[0].done
-        if done is not None:
-            by_loop.setdefault(done.get_loop(), []).append(outcome)
-    lost: list[_Outcome] = []
-    for loop, told in by_loop.items():
-        try:
-            loop.call_soon_threadsafe(_resolve, told)
-        except RuntimeError:  # the loop was closed: nobody waits any more
-            lost += told
-    return lost
-
-
-def _resolve(told: Sequence[_Outcome]) -> None:
-    for waiting, answer in told:
-        done = waiting.done
-        if done is None or done.done():  # the waiting task was cancelled; an entry is written all the same
-            continue
-        if isinstance(answer, _Refusal):
-            done.set_exception(StoreUnavailable(answer.message))
-        else:
-            done.set_result(answer)
-
-
-def _finish(done: asyncio.Future[int], outcome: int | RouterError) -> None:
-    if done.done():
-        return
-    if isinstance(outcome, RouterError):
-        done.set_exception(outcome)
-    else:
-        done.set_result(outcome)

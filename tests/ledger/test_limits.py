@@ -372,7 +372,7 @@ async def test_idle_counters_go_and_those_that_still_say_something_stay(database
     for days, left in ((0, 4), (2, 2), (60, 1)):
         clock.turn(days * 86_400)
         with writing(database) as connection:
-            drop_idle(connection, clock.now_ms)
+            drop_idle(connection, clock.now_ms, 100)
         assert len(counters(database)) == left
     assert set(counters(database)) == {("key:d", "concurrent_requests")}
     await ledger.aclose()
