@@ -155,10 +155,12 @@ def test_a_connection_that_breaks_inside_a_block_is_named_and_replaced(database)
     assert asked(database, "SELECT 1") == [(1,)]
 
 
-def test_there_is_one_connection_however_many_threads_ask(database):
+def test_a_kept_connection_is_the_only_one_however_many_threads_ask(postgres_url):
+    database = Postgres(postgres_url, keep=True)
     mine = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
     with ThreadPoolExecutor(8) as pool:
         counts = list(pool.map(lambda _: asked(database, mine)[0][0], range(40)))
+    database.close()
     assert set(counts) == {1}
 
 
