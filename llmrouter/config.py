@@ -133,6 +133,8 @@ class Config(Section):
             for tier_id in (*tenant.tier_limits, *([tenant.degrade_to] if tenant.degrade_to else [])):
                 if tier_id not in self.tiers:
                     raise ValueError(f"{at}: no tier {tier_id!r}{suggest(tier_id, self.tiers)}")
+            if tenant.samples.encrypt and self.samples.key is None:
+                raise ValueError(f"{at}.samples.encrypt: set samples.key, the key to encrypt under")
         reference = self.routing.reference_model
         if reference is not None and reference not in self.models:
             raise ValueError(f"routing.reference_model: no model {reference!r}{suggest(reference, self.models)}")
@@ -224,8 +226,8 @@ def _explain(source: str, item: Any) -> str:
 
 
 def _shown(where: str, value: Any) -> str:
-    secret = {"api_key", "secret", "headers", "ledger_url", "limits_url"}.intersection(where.split("."))
-    return "***" if secret else repr(value)[:80]
+    names = {"api_key", "secret", "headers", "ledger_url", "limits_url", "key", "old_keys"}
+    return "***" if names.intersection(where.split(".")) else repr(value)[:80]
 
 
 def _keys_at(path: list[str]) -> list[str]:

@@ -122,6 +122,8 @@ def _leaf(key: str, value: Any, raw: Any) -> Value:
         return Value(key, _plain(value), "default")
     names = sorted({name for text in texts(raw) for name in _VARIABLE.findall(text)})
     if names:
+        if isinstance(raw, list) and any(isinstance(each, SecretStr) for each in value):
+            raw = [each if _VARIABLE.search(each) else _MASK for each in raw]
         return Value(key, raw, f"environment {', '.join(names)}")
     if ".runner.env." in key:
         return Value(key, _MASK, "file")
