@@ -167,7 +167,13 @@ async def test_a_key_is_made_with_limits_classes_and_the_user_it_stands_for(tmp_
         assert f"requests_per_minute of key {made['key_id']}" in refused.json()["error"]["message"]
         (entry,) = gateway.books()
         assert (entry.latency_class, entry.user_id) == ("batch", "bob")
-        for wrong in ({"limits": {"usd_day": 5}}, {"classes": ["rush"]}, {"classes": []}, {"user_id": "a\n"}):
+        refused_policies: list[dict[str, Any]] = [
+            {"limits": {"usd_day": 5}},
+            {"classes": ["rush"]},
+            {"classes": []},
+            {"user_id": "a\n"},
+        ]
+        for wrong in refused_policies:
             assert (await admin(gateway, "POST", "keys", {"tenant_id": "default", **wrong})).status_code == 400
 
 
