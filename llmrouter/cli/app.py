@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from llmrouter.cli import config, demo, doctor, init, keys, limits, rules, serve
+from llmrouter.cli import config, demo, doctor, init, keys, labels, limits, rules, samples, serve
 from llmrouter.cli.output import complain
 from llmrouter.errors import RouterError
 
@@ -32,6 +32,8 @@ def build_app() -> typer.Typer:
     app.command("limits", short_help="Show limits and their use.", epilog=limits.EXAMPLE)(limits.limits)
     app.add_typer(_keys())
     app.add_typer(_rules())
+    app.add_typer(_samples())
+    app.add_typer(_labels())
     app.add_typer(_config())
     return app
 
@@ -98,6 +100,24 @@ def _rules() -> typer.Typer:
         rules.rollback
     )
     group.command("explain", short_help="Show where a request would go.", epilog=rules.EXPLAIN_EXAMPLE)(rules.explain)
+    return group
+
+
+def _samples() -> typer.Typer:
+    group = _group("samples", "List, show, export and delete samples of requests.")
+    group.command("list", short_help="List the newest.", epilog=samples.LIST_EXAMPLE)(samples.list_samples)
+    group.command("show", short_help="Print one.", epilog=samples.SHOW_EXAMPLE)(samples.show)
+    group.command("export", short_help="Write them to a file.", epilog=samples.EXPORT_EXAMPLE)(samples.export)
+    group.command("delete", short_help="Delete them for good.", epilog=samples.DELETE_EXAMPLE)(samples.delete)
+    return group
+
+
+def _labels() -> typer.Typer:
+    group = _group("labels", "Import, export, list and count quality labels.")
+    group.command("import", short_help="Take labels in.", epilog=labels.IMPORT_EXAMPLE)(labels.import_files)
+    group.command("export", short_help="Write labels for training.", epilog=labels.EXPORT_EXAMPLE)(labels.export)
+    group.command("list", short_help="List the newest.", epilog=labels.LIST_EXAMPLE)(labels.list_labels)
+    group.command("stats", short_help="Count and average them.", epilog=labels.STATS_EXAMPLE)(labels.stats)
     return group
 
 
