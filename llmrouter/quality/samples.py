@@ -23,7 +23,7 @@ import orjson
 
 from llmrouter.config import Config, SampleConsent
 from llmrouter.database import open_database, store_error
-from llmrouter.errors import ConfigError
+from llmrouter.errors import ConfigError, RouterError
 from llmrouter.quality.content import Unreadable, kept_answer, kept_request
 from llmrouter.quality.encryption import Vault, vault_of
 from llmrouter.quality.redaction import Redactor
@@ -238,7 +238,9 @@ class SampleBook:
             add_samples(self._connection, samples)
         except Exception as error:  # noqa: BLE001 - the thread's outer edge
             self._done["failed"] += len(samples)
-            told = store_error(self._path, error).message if isinstance(error, sqlite3.Error) else error
+            known = store_error(self._path, error) if isinstance(error, sqlite3.Error) else error
+            # The text of any other error could quote a request.
+            told = known.message if isinstance(known, RouterError) else type(known).__name__
             _log.error("%d samples were not written: %s", len(samples), told)
             self._disconnect()
         else:
