@@ -6,13 +6,16 @@ import ipaddress
 import json
 import time
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from llmrouter.database import migrate
 from llmrouter.quality.redaction import DEEPEST, Redactor, Unreadable
+from llmrouter.tenancy.keys import KeyStore
 from llmrouter.tenancy_sections import REDACT_KINDS
 
 ALL = Redactor(REDACT_KINDS)
@@ -83,6 +86,13 @@ def test_no_account_number_survives(number: int, spaced: bool):
     written = _grouped(iban, " ") if spaced else iban
     assert found(f"Pay to {written} BIC COBADEFFXXX, please") == {"iban": 1}
     assert written not in masked(f"Pay to {written} BIC COBADEFFXXX, please")
+
+
+def test_a_key_of_the_gateway_itself_is_masked(tmp_path: Path):
+    store = tmp_path / "store.db"
+    migrate(store)
+    key, _ = KeyStore(store, b"pepper").create("default")
+    assert masked(f"curl -H 'x: {key}'") == "curl -H 'x: [key]'"
 
 
 @given(
