@@ -8,7 +8,6 @@ an idle gateway pays for small transactions.
 from __future__ import annotations
 
 import asyncio
-import queue
 import secrets
 import socket
 import sqlite3
@@ -21,6 +20,7 @@ from typing import Literal
 from llmrouter.database import open_database
 from llmrouter.errors import StoreUnavailable
 from llmrouter.ledger.batch import Opening, Recording, Releasing
+from llmrouter.ledger.inbox import Inbox
 from llmrouter.ledger.recovery import Recovered
 from llmrouter.ledger.reservations import UnknownPolicy
 from llmrouter.ledger.spending import GroupMembers
@@ -86,7 +86,7 @@ class SqliteLedger:
         self.owner_name = owner_name or f"{socket.gethostname()}-{secrets.token_hex(8)}".replace("/", "_")
         """Under which this process holds reservations; no other process ever has the same."""
         self._max_queue = max_queue
-        self._queue: queue.SimpleQueue[Waiting | Recovering | None] = queue.SimpleQueue()
+        self._inbox: Inbox[Waiting | Recovering | None] = Inbox()
         self._closed = False
         terms = Terms(
             path=path,
@@ -103,14 +103,14 @@ class SqliteLedger:
             checkpoint_entries=checkpoint_entries,
             recover_s=recover_s,
         )
-        self._writer = Writer(terms, self._queue)
+        self._writer = Writer(terms, self._inbox)
         self._thread = threading.Thread(target=self._writer.run, name="llmrouter-ledger", daemon=True)
         self._thread.start()
 
     @property
     def queued(self) -> int:
         """Operations that no transaction has taken yet."""
-        return self._queue.qsize()
+        return len(self._inbox)
 
     async def open(self, reservation: Reservation) -> Admission:
         """Admit a call; see `Ledger.open`.
@@ -123,14 +123,15 @@ class SqliteLedger:
                 is full, or the ledger is closed.
         """
         self._refuse_if_late()
-        done: asyncio.Future[Admission | None] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[Admission | None] = loop.create_future()
         opening = Opening(reservation)
-        self._queue.put(Waiting(opening, done))
+        self._inbox.put(Waiting(opening, done), loop)
         try:
             admission = await done
         except asyncio.CancelledError:
             # It is behind the opening in the queue, so the opening has been carried out or refused by then.
-            self._queue.put(Waiting(Releasing(opening), None))
+            self._inbox.put(Waiting(Releasing(opening), None))
             raise
         assert admission is not None
         return admission
@@ -145,8 +146,9 @@ class SqliteLedger:
                 full, or the ledger is closed.
         """
         self._refuse_if_late()
-        done: asyncio.Future[Admission | None] = asyncio.get_running_loop().create_future()
-        self._queue.put(Waiting(Recording(entry), done))
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[Admission | None] = loop.create_future()
+        self._inbox.put(Waiting(Recording(entry), done), loop)
         await done
 
     async def recover(self) -> int:
@@ -157,7 +159,7 @@ class SqliteLedger:
         """
         self._refuse_if_late()
         recovering = Recovering(asyncio.get_running_loop().create_future())
-        self._queue.put(recovering)
+        self._inbox.put(recovering)
         return await recovering.done
 
     async def aclose(self) -> None:
@@ -167,12 +169,12 @@ class SqliteLedger:
         """
         if not self._closed:
             self._closed = True
-            self._queue.put(None)
+            self._inbox.put(None)
         await asyncio.to_thread(self._thread.join)
         await asyncio.to_thread(self._writer.finish)
 
     def _refuse_if_late(self) -> None:
         if self._closed:
             raise StoreUnavailable("the ledger is closed")
-        if self._queue.qsize() >= self._max_queue:
+        if len(self._inbox) >= self._max_queue:
             raise StoreUnavailable(f"the ledger is {self._max_queue} entries behind")

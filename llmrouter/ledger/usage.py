@@ -9,10 +9,10 @@ A place answers with whole numbers, dollars as pico-dollars, so that answers of 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import date
 from operator import add
-from typing import Literal, Protocol, get_args
+from typing import Literal, Protocol, cast, get_args
 
 from llmrouter.errors import UsageError
 from llmrouter.types import value
@@ -27,7 +27,7 @@ __all__ = [
     "Report",
     "UsageSource",
     "ask",
-    "check_dimensions",
+    "make_question",
     "parse_day",
     "parse_dimensions",
 ]
@@ -137,8 +137,33 @@ def ask(sources: Iterable[UsageSource], question: Question) -> Report:
     return Report(question, tuple(Group(keys, groups[keys]) for keys in sorted(groups, key=_order)))
 
 
+def make_question(
+    measure: str,
+    by: Iterable[str],
+    since: str | None,
+    until: str | None,
+    tenants: Iterable[str],
+    most: int,
+    *,
+    option: Callable[[str], str] = str,
+) -> Question:
+    """A checked question from texts; `option` says how an error names one of them, e.g. `--since`.
+
+    Raises:
+        UsageError: it makes no sense.
+    """
+    if measure not in get_args(Measure):
+        raise UsageError(f"{option('measure')}: no measure {measure[:64]!r}; known: {', '.join(get_args(Measure))}")
+    days = [
+        None if text is None else parse_day(text, option(name)) for name, text in (("since", since), ("until", until))
+    ]
+    question = Question(cast(Measure, measure), parse_dimensions(by), days[0], days[1], tuple(tenants), most)
+    _check(question)
+    return question
+
+
 def parse_dimensions(texts: Iterable[str]) -> tuple[str, ...]:
-    """Dimensions from texts such as `tenant,day` or `tag:team`; `check_dimensions` says whether they are any."""
+    """Dimensions from texts such as `tenant,day` or `tag:team`, not yet checked."""
     return tuple(name.strip() for text in texts for name in text.split(",") if name.strip())
 
 
@@ -158,8 +183,7 @@ def parse_day(text: str, what: str) -> date:
         ) from None
 
 
-def check_dimensions(measure: Measure, by: Sequence[str]) -> None:
-    """Raises `UsageError` for what is no dimension of a measure, or stands there twice."""
+def _check_dimensions(measure: Measure, by: Sequence[str]) -> None:
     for name in by:
         if name.startswith("tag:"):
             if not 0 < len(name.removeprefix("tag:")) <= _LONGEST_TAG:
@@ -172,9 +196,7 @@ def check_dimensions(measure: Measure, by: Sequence[str]) -> None:
 
 
 def _check(question: Question) -> None:
-    if question.measure not in get_args(Measure):
-        raise UsageError(f"no measure {question.measure!r}; known: {', '.join(get_args(Measure))}")
-    check_dimensions(question.measure, question.by)
+    _check_dimensions(question.measure, question.by)
     if question.since is not None and question.until is not None and question.since >= question.until:
         raise UsageError(
             f"the time from {question.since} up to, not including, {question.until} is empty; "

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import queue
 import sqlite3
 import threading
 import time
@@ -18,6 +17,7 @@ from llmrouter.database import store_error
 from llmrouter.errors import RouterError, StoreUnavailable
 from llmrouter.ledger import owners, recovery
 from llmrouter.ledger.batch import Batch, Opening, Operation, Recording, Releasing
+from llmrouter.ledger.inbox import Inbox
 from llmrouter.ledger.limits import drop_idle
 from llmrouter.ledger.recovery import Recovered
 from llmrouter.ledger.reservations import UnknownPolicy
@@ -56,7 +56,7 @@ class Terms:
 class Writer:
     """What the thread does; nothing else touches its connection, except `finish` after the thread has ended."""
 
-    def __init__(self, terms: Terms, incoming: queue.SimpleQueue[Waiting | Recovering | None]) -> None:
+    def __init__(self, terms: Terms, incoming: Inbox[Waiting | Recovering | None]) -> None:
         self._terms = terms
         self._incoming = incoming
         self._lock = owners.OwnerLock(owners.lock_folder(terms.path), terms.owner_name)
@@ -89,30 +89,18 @@ class Writer:
     def finish(self) -> None:
         """After the end of `run`: do what came behind the None, give up the owner's name, disconnect; repeatable."""
         with self._finishing:
-            left: list[Waiting | Recovering] = []
-            with contextlib.suppress(queue.Empty):
-                while True:
-                    waiting = self._incoming.get_nowait()
-                    if waiting is not None:
-                        left.append(waiting)
-            self._work_off(left)
+            while left := self._incoming.take(self._terms.max_batch, _never):
+                self._work_off([each for each in left if each is not None])
             self._leave()
             self._disconnect()
 
     def _next_batch(self) -> tuple[list[Waiting | Recovering], bool]:
         """All that is queued, up to the batch limit; empty when nothing came in time. True at the end."""
-        batch: list[Waiting | Recovering] = []
         patience_s = max(self._next_recovery - time.monotonic(), 0.0)
-        try:
-            waiting = self._incoming.get(timeout=min(self._terms.idle_s, patience_s) if self._unmerged else patience_s)
-            while waiting is not None:
-                batch.append(waiting)
-                if len(batch) == self._terms.max_batch:
-                    return batch, False
-                waiting = self._incoming.get_nowait()
-        except queue.Empty:
-            return batch, False
-        return batch, True
+        if not self._incoming.wait(min(self._terms.idle_s, patience_s) if self._unmerged else patience_s):
+            return [], False
+        taken = self._incoming.take(self._terms.max_batch, _is_end)
+        return [each for each in taken if each is not None], taken[-1] is None
 
     def _work_off(self, batch: Sequence[Waiting | Recovering]) -> None:
         recovering = [each for each in batch if isinstance(each, Recovering)]
@@ -292,6 +280,14 @@ def _refusal(path: Path, error: Exception, operation: Operation | None) -> Refus
 
 def _limits_of(operations: Iterable[Operation]) -> list[Limit]:
     return [limit for each in operations if isinstance(each, Opening) for limit in each.reservation.limits]
+
+
+def _is_end(item: Waiting | Recovering | None) -> bool:
+    return item is None
+
+
+def _never(_: Waiting | Recovering | None) -> bool:
+    return False
 
 
 def _has_files(folder: Path) -> bool:
