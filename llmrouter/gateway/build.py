@@ -24,7 +24,7 @@ from llmrouter.gateway.asgi import App, Gateway
 from llmrouter.gateway.attempt import ModelRoute
 from llmrouter.gateway.pipeline import Pipeline
 from llmrouter.gateway.state import Keys, State
-from llmrouter.gateway.stores import open_ledger
+from llmrouter.gateway.stores import Books, open_books
 from llmrouter.gateway.tiers import Tier, tier_models
 from llmrouter.gateway.wire import Labeller
 from llmrouter.ledger.prices import keep_prices
@@ -120,9 +120,13 @@ class Assembly:
         self._routing = RoutingStore(self.store)
         self._counters = self._read_store_version()
         self._keys.ring.replace(load_keys(self.store))
-        self._ledger = ledger or open_ledger(config, self.path, self.store, lambda: self.state.config)
+        self._books = (
+            open_books(config, self.path, self.store, lambda: self.state.config, self.metrics.unlimited)
+            if ledger is None
+            else Books(ledger)
+        )
         self._pipeline = Pipeline(
-            self._state(config, version, self._routing.current()), self._ledger, self.metrics, now=self._now
+            self._state(config, version, self._routing.current()), self._books.ledger, self.metrics, now=self._now
         )
 
     @property
@@ -143,6 +147,7 @@ class Assembly:
 
     async def start(self) -> None:
         """Start probing the pools and watching the store."""
+        self._books.start()
         self._sync_probers()
         self._watcher = asyncio.create_task(self._watch(), name="watch store")
 
@@ -174,7 +179,7 @@ class Assembly:
                 await self._watcher
         for prober in self._probers.values():
             await prober.aclose()
-        await self._ledger.aclose()
+        await self._books.ledger.aclose()
         await asyncio.to_thread(close_store, self.store)
         for backend in self._backends:
             await backend.aclose()

@@ -33,10 +33,18 @@ class _Condition:
     holds: Callable[[Mapping[str, Any]], bool]
 
 
-def spent_nano(connection: sqlite3.Connection, scope: str, since_ms: int, members: GroupMembers = lambda _: ()) -> int:
-    """Nano-dollars of a scope's calls since a moment: those in the books, and the worst case of those under way."""
+def spent_nano(
+    connection: sqlite3.Connection,
+    scope: str,
+    since_ms: int,
+    members: GroupMembers = lambda _: (),
+    *,
+    under_way: bool = True,
+) -> int:
+    """Nano-dollars of a scope's calls since a moment: those in the books, and the worst case of those `under_way`."""
     condition = _condition(connection, scope, since_ms, members)
-    return _booked(connection, condition, since_ms) + _reserved(connection, condition, since_ms)
+    booked = _booked(connection, condition, since_ms)
+    return booked + _reserved(connection, condition, since_ms) if under_way else booked
 
 
 class Spending:

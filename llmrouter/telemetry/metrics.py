@@ -14,7 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector, CollectorRegistry
 
-from llmrouter.types import LedgerEntry
+from llmrouter.types import LedgerEntry, Reservation
 
 __all__ = ["Metrics", "render"]
 
@@ -31,6 +31,7 @@ _COUNTERS = {
     "llmrouter_reference_cost_usd": ("Dollars that the answers would have cost on the reference model.", ("model",)),
     "llmrouter_usage_alerts": ("Usage objects of engines that do not add up.", ("kind",)),
     "llmrouter_ledger_lost": ("Calls that could not be booked; their answers were withheld.", ("code",)),
+    "llmrouter_unlimited": ("Calls served without their limits, whose store could not be reached.", ("tier",)),
     "llmrouter_client_aborts": ("Clients that left before the end.", ("tier",)),
 }
 _HISTOGRAMS = {
@@ -74,6 +75,10 @@ class Metrics:
     def refused(self, status: int, code: str) -> None:
         """Count a request that was turned away."""
         self._counters["llmrouter_refused"][str(status), code] += 1
+
+    def unlimited(self, reservation: Reservation) -> None:
+        """Count a call that was served although its limits could not be asked."""
+        self._counters["llmrouter_unlimited"][reservation.tier,] += 1
 
     def lost(self, code: str) -> None:
         """Count a call that the ledger did not take."""

@@ -17,11 +17,18 @@ __all__ = ["shared_spent_nano"]
 
 
 def shared_spent_nano(
-    path: Path, database: Postgres, scope: str, since_ms: int, members: GroupMembers = lambda _: ()
+    path: Path,
+    database: Postgres,
+    scope: str,
+    since_ms: int,
+    members: GroupMembers = lambda _: (),
+    *,
+    under_way: bool = True,
 ) -> int:
     """Nano-dollars of a scope's calls since a moment, each call's rounded up.
 
-    Counts what the server holds, and of this gateway what is not shipped yet and the worst case of what is under way.
+    Counts what the server holds, and of this gateway what is not shipped yet and, where asked, the worst case of what
+    is under way.
     What other gateways have not shipped yet is missing: a second or so of their calls, more while they cannot ship.
 
     Raises:
@@ -30,7 +37,7 @@ def shared_spent_nano(
     condition, given = _condition(scope, members)
     since = datetime.fromtimestamp(since_ms / 1000, UTC)
     with both(path, database) as books:
-        here = spent_nano(books.spool, scope, since_ms, members)
+        here = spent_nano(books.spool, scope, since_ms, members, under_way=under_way)
         row = books.server.execute(
             f"SELECT coalesce(sum((cost_picousd + 999) / 1000), 0) FROM ledger"  # noqa: S608 - own text
             f" WHERE {condition} AND ts >= %s AND request_id <> ALL(%s)".encode(),
