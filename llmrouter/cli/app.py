@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from llmrouter.cli import config, demo, doctor, init, keys, labels, limits, rules, samples, serve
+from llmrouter.cli import config, demo, doctor, init, keys, labels, limits, rules, samples, serve, store, usage
 from llmrouter.cli.output import complain
 from llmrouter.errors import RouterError
 
@@ -30,10 +30,12 @@ def build_app() -> typer.Typer:
     app.command("demo", short_help="Try it with two real models.", epilog=demo.EXAMPLE)(demo.demo)
     app.command("doctor", short_help="Check machine, store and replicas.", epilog=doctor.EXAMPLE)(doctor.doctor)
     app.command("limits", short_help="Show limits and their use.", epilog=limits.EXAMPLE)(limits.limits)
+    app.command("usage", short_help="Add up requests, tokens and dollars.", epilog=usage.EXAMPLE)(usage.usage)
     app.add_typer(_keys())
     app.add_typer(_rules())
     app.add_typer(_samples())
     app.add_typer(_labels())
+    app.add_typer(_store())
     app.add_typer(_config())
     return app
 
@@ -118,6 +120,15 @@ def _labels() -> typer.Typer:
     group.command("export", short_help="Write labels for training.", epilog=labels.EXPORT_EXAMPLE)(labels.export)
     group.command("list", short_help="List the newest.", epilog=labels.LIST_EXAMPLE)(labels.list_labels)
     group.command("stats", short_help="Count and average them.", epilog=labels.STATS_EXAMPLE)(labels.stats)
+    return group
+
+
+def _store() -> typer.Typer:
+    group = _group("store", "Show, migrate, archive and prune the stores.")
+    group.command("status", short_help="Show what they hold.", epilog=store.STATUS_EXAMPLE)(store.status)
+    group.command("migrate", short_help="Bring them up to date.", epilog=store.MIGRATE_EXAMPLE)(store.migrate)
+    group.command("archive", short_help="Move closed days to Parquet.", epilog=store.ARCHIVE_EXAMPLE)(store.archive)
+    group.command("prune", short_help="Delete old entries.", epilog=store.PRUNE_EXAMPLE)(store.prune)
     return group
 
 
