@@ -29,6 +29,7 @@ from llmrouter.errors import InternalError, NotFound, PermissionDenied, RequestE
 from llmrouter.gateway.build import check_reload
 from llmrouter.gateway.exchange import Exchange
 from llmrouter.gateway.explaining import explain_request
+from llmrouter.gateway.usage_route import add_usage
 from llmrouter.routing.rules import compile_rules
 from llmrouter.routing.versions import RoutingStore
 from llmrouter.shared_store import SharedStore
@@ -119,6 +120,7 @@ def build_admin_app(context: AdminContext) -> FastAPI:
     _add_routing(app, context)
     _add_keys(app, context)
     _add_operations(app, context)
+    add_usage(app, context.config, _admin)
     app.add_middleware(_Gate, context=context)
     return app
 
