@@ -14,9 +14,10 @@ from llmrouter.gateway.answers import Completion, client_usage, refusal_from_err
 from llmrouter.gateway.run import Run, Trial
 from llmrouter.gateway.stream import KEEP_ALIVE, StreamRewriter
 from llmrouter.protocols import BackendFault, Reply
+from llmrouter.quality.samples import Tap
 from llmrouter.types import Failure
 
-__all__ = ["Answer", "Client", "JsonAnswer", "StreamAnswer"]
+__all__ = ["Answer", "Client", "JsonAnswer", "StreamAnswer", "Tapped"]
 
 
 class Client(Protocol):
@@ -27,6 +28,21 @@ class Client(Protocol):
 
     async def write(self, block: bytes) -> None:
         """Send bytes of a stream that has started; waits while the client reads slowly."""
+
+
+class Tapped:
+    """A client whose stream is kept for a sample as it goes by."""
+
+    def __init__(self, client: Client, tap: Tap) -> None:
+        self._client = client
+        self._tap = tap
+
+    async def start_stream(self) -> None:
+        await self._client.start_stream()
+
+    async def write(self, block: bytes) -> None:
+        self._tap.add(block)
+        await self._client.write(block)
 
 
 class Answer(Protocol):

@@ -22,6 +22,7 @@ from llmrouter.database import change_counters, database_path
 from llmrouter.errors import ConfigError, RouterError
 from llmrouter.gateway.asgi import App, Gateway
 from llmrouter.gateway.attempt import ModelRoute
+from llmrouter.gateway.gauges import pool_gauges, store_gauges
 from llmrouter.gateway.pipeline import Pipeline
 from llmrouter.gateway.state import Keys, State
 from llmrouter.gateway.stores import Books, open_books
@@ -30,6 +31,7 @@ from llmrouter.gateway.wire import Labeller
 from llmrouter.ledger.prices import keep_prices
 from llmrouter.pricing.book import PriceBook
 from llmrouter.protocols import Backend, Ledger
+from llmrouter.quality.samples import SampleBook, SamplePolicy
 from llmrouter.registry import strategy_factory
 from llmrouter.routing.intent import label
 from llmrouter.routing.rules import RuleSet, compile_rules
@@ -125,8 +127,13 @@ class Assembly:
             if ledger is None
             else Books(ledger)
         )
+        self._samples = SampleBook(self.path, SamplePolicy.of(config))
         self._pipeline = Pipeline(
-            self._state(config, version, self._routing.current()), self._books.ledger, self.metrics, now=self._now
+            self._state(config, version, self._routing.current()),
+            self._books.ledger,
+            self._samples,
+            self.metrics,
+            now=self._now,
         )
 
     @property
@@ -158,12 +165,14 @@ class Assembly:
             RouterError: the new configuration cannot be used; the old one stays in force, whole.
         """
         check_reload(self.state.config, config)
+        samples = SamplePolicy.of(config)
         replaced, self._backends = self._backends, []
         try:
             self._pipeline.state = self._state(config, version, self.state.routing)
         except RouterError:
             self._backends = replaced
             raise
+        self._samples.policy = samples
         for gone in self._pools.keys() - config.pools.keys():
             del self._pools[gone]
         if self._watcher is not None:
@@ -180,11 +189,16 @@ class Assembly:
         for prober in self._probers.values():
             await prober.aclose()
         await self._books.ledger.aclose()
+        await self._samples.aclose()
         await asyncio.to_thread(close_store, self.store)
         for backend in self._backends:
             await backend.aclose()
         if self._closing:
             await asyncio.wait(self._closing)
+
+    def gauges(self, active: int) -> dict[str, list[list[str | float]]]:
+        """Rows for `/metrics`, with the number of requests under way."""
+        return {**pool_gauges(self._pools.values(), active), **store_gauges(self._books, self._samples)}
 
     def not_ready(self) -> str | None:
         """Why traffic should go elsewhere: a tier none of whose pools has a usable replica."""

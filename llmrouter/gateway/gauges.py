@@ -1,4 +1,4 @@
-"""The state of pools and replicas as gauge rows."""
+"""The state of pools, replicas and stores as gauge rows."""
 
 from __future__ import annotations
 
@@ -6,10 +6,24 @@ from collections.abc import Iterable
 
 from llmrouter.backends.breaker import BreakerState
 from llmrouter.backends.pool import Health, Pool
+from llmrouter.gateway.stores import Books
+from llmrouter.quality.samples import SampleBook
 
-__all__ = ["pool_gauges"]
+__all__ = ["pool_gauges", "store_gauges"]
 
 _UP = {Health.UP: 1.0, Health.UNKNOWN: 0.5, Health.DOWN: 0.0}
+
+
+def store_gauges(books: Books, samples: SampleBook) -> dict[str, list[list[str | float]]]:
+    """Rows for `llmrouter.gateway.slots.GAUGES`: what is not yet where it belongs."""
+    rows: dict[str, list[list[str | float]]] = {
+        "llmrouter_samples": [[outcome, count] for outcome, count in samples.counts().items()]
+    }
+    if books.shipper is not None:
+        shipping = books.shipper.status
+        rows["llmrouter_ledger_backlog"] = [[shipping.backlog]]
+        rows["llmrouter_ledger_refused"] = [[shipping.refused]]
+    return rows
 
 
 def pool_gauges(pools: Iterable[Pool], active: int) -> dict[str, list[list[str | float]]]:

@@ -9,12 +9,13 @@ from collections.abc import Callable
 from llmrouter.errors import InternalError, RouterError, StoreUnavailable
 from llmrouter.gateway import refuse, wire
 from llmrouter.gateway.admission import admit
-from llmrouter.gateway.answer import Answer
+from llmrouter.gateway.answer import Answer, Ending, Tapped
 from llmrouter.gateway.attempt import attempt
 from llmrouter.gateway.exchange import Exchange
 from llmrouter.gateway.run import Run
 from llmrouter.gateway.state import State
 from llmrouter.protocols import Ledger, Plan, Steps
+from llmrouter.quality.samples import SampleBook, Tap
 from llmrouter.telemetry.metrics import Metrics
 from llmrouter.types import ChatRequest, Outcome, Principal, Target
 
@@ -26,9 +27,12 @@ _log = logging.getLogger("llmrouter.gateway")
 class Pipeline:
     """Answers requests from one snapshot of state at a time; `state` is replaced as a whole, never edited."""
 
-    def __init__(self, state: State, ledger: Ledger, metrics: Metrics, *, now: Callable[[], float]) -> None:
+    def __init__(
+        self, state: State, ledger: Ledger, samples: SampleBook, metrics: Metrics, *, now: Callable[[], float]
+    ) -> None:
         self.state = state
         self._ledger = ledger
+        self._samples = samples
         self._metrics = metrics
         self._now = now
 
@@ -73,11 +77,12 @@ class Pipeline:
     async def _serve(self, exchange: Exchange, state: State, run: Run, plan: Plan) -> None:
         failure: RouterError | None = None
         ending = None
+        tap = self._samples.tap(run.principal.tenant_id, run.request, run.request_id)
         run.decision = plan.decision
         exchange.describe(run, config_version=state.version)
         try:
             answer = await self._answer(state, run, plan)
-            ending = await answer.deliver(run, exchange)
+            ending = await answer.deliver(run, exchange if tap is None else Tapped(exchange, tap))
         except RouterError as error:
             failure = error
         except asyncio.CancelledError:
@@ -90,7 +95,7 @@ class Pipeline:
         finally:
             if failure is not None:
                 run.status, run.error_code = failure.status, failure.code
-            failure = await self._record(state, run) or failure
+            failure = await self._record(state, run, ending, tap) or failure
             if failure is not None and failure.status >= 500:
                 _log.warning("request %s got %d: %s", run.request_id, failure.status, _tried(run))
         if failure is not None or ending is None:
@@ -115,7 +120,7 @@ class Pipeline:
         finally:
             steps.close()
 
-    async def _record(self, state: State, run: Run) -> RouterError | None:
+    async def _record(self, state: State, run: Run, ending: Ending | None, tap: Tap | None) -> RouterError | None:
         """Put the call into the books before its end is sent; an answer that cannot be booked is not given."""
         entry = run.entry(state.prices, state.reference_model, self._now())
         run.cost_usd = entry.cost_usd
@@ -126,6 +131,8 @@ class Pipeline:
             _log.error("request %s is not in the ledger: %s", run.request_id, error.message)
             self._metrics.lost(error.code)
             return error
+        if ending is not None:
+            self._samples.offer(entry, run.request, tap.answer if tap is not None else ending.body)
         return None
 
 

@@ -28,8 +28,13 @@ GAUGES = {
     "llmrouter_replica_up": ("1 healthy, 0 down, 0.5 unknown; worst of all workers' views.", ("pool", "replica")),
     "llmrouter_replica_breaker_open": ("Workers whose breaker for the replica is not closed.", ("pool", "replica")),
     "llmrouter_active_requests": ("Requests under way.", ()),
+    "llmrouter_ledger_backlog": ("Entries in this gateway's file that the ledger database may not have yet.", ()),
+    "llmrouter_ledger_refused": ("Entries that the ledger database will not hold, of the worker that ships.", ()),
+    "llmrouter_samples": ("Calls chosen as samples since the workers started, by what became of them.", ("outcome",)),
 }
 _WORST = frozenset({"llmrouter_replica_up"})
+_SAME = frozenset({"llmrouter_ledger_backlog"})
+"""What all workers see of one thing."""
 
 
 class MetricSlots:
@@ -78,6 +83,12 @@ def _render(slots: list[dict[str, Any]]) -> bytes:
     return render([slot["metrics"] for slot in slots], _gauges([slot["gauges"] for slot in slots]))
 
 
+def _merged(name: str, known: float, value: float) -> float:
+    if name in _WORST:
+        return min(known, value)
+    return max(known, value) if name in _SAME else known + value
+
+
 def _gauges(slots: Iterable[Gauges]) -> list[Metric]:
     values: dict[str, dict[tuple[str, ...], float]] = {name: {} for name in GAUGES}
     for slot in slots:
@@ -88,7 +99,7 @@ def _gauges(slots: Iterable[Gauges]) -> list[Metric]:
                 if known is None:
                     values[name][key] = value
                 else:
-                    values[name][key] = min(known, value) if name in _WORST else known + value
+                    values[name][key] = _merged(name, known, value)
     families: list[Metric] = []
     for name, (text, label_names) in GAUGES.items():
         family = GaugeMetricFamily(name, text, labels=label_names)

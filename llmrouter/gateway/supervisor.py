@@ -30,6 +30,7 @@ from llmrouter.database import database_path
 from llmrouter.errors import ConfigError, RouterError
 from llmrouter.gateway.app import AdminContext, build_admin_app
 from llmrouter.gateway.build import check_reload, prepare_store, rules_drift
+from llmrouter.gateway.housekeeping import keep_house
 from llmrouter.gateway.listen import bind, is_loopback, server, split_address
 from llmrouter.gateway.slots import render_slots
 from llmrouter.gateway.worker import Boot
@@ -107,6 +108,8 @@ class Supervisor:
             await self._start_workers(listener, run_dir)
             reloading = asyncio.create_task(self._follow_reloads(), name="reloads")
             stack.callback(reloading.cancel)
+            tidying = asyncio.create_task(keep_house(lambda: self._config), name="housekeeping")
+            stack.callback(tidying.cancel)
             address = f"http://{_shown(listener)}/v1"
             self._on_event("listening", {"base_url": address, "admin": admin})
             if ready is not None:

@@ -26,7 +26,6 @@ from llmrouter.config import Config, anchor_store, parse
 from llmrouter.errors import RouterError
 from llmrouter.gateway.app import AdminContext, build_admin_app
 from llmrouter.gateway.build import Assembly
-from llmrouter.gateway.gauges import pool_gauges
 from llmrouter.gateway.listen import server
 from llmrouter.gateway.logs import set_up_logs
 from llmrouter.gateway.slots import MetricSlots
@@ -129,7 +128,7 @@ class Worker:
             self._slots.publish(self._gauges())
 
     def _gauges(self) -> dict[str, Any]:
-        return pool_gauges(self._assembly.pools.values(), self._gateway.active)
+        return self._assembly.gauges(self._gateway.active)
 
     def _admin_context(self) -> AdminContext:
         assembly = self._assembly
