@@ -79,7 +79,7 @@ class Oracle:
     def check(self) -> None:
         for limit in {limit for call in self.calls for limit in call.wish.limits}:
             counted = self.counted(limit)
-            if limit in RATES:
+            if limit.burst:
                 self._check_rate(limit, counted)
             elif limit.kind == "concurrent_requests":
                 assert sum(call.amount(limit) for call in counted) <= limit.most

@@ -172,13 +172,8 @@ class RedisLimits:
         if asking is not None:
             return await self._answer_of(asking)
         items = self._items(reservation)
-        now_ms, server_ms = self._now(), self._server_now()
-        if all(item.lease.covers(item.amount, now_ms, server_ms) for item in items):
-            for item in items:
-                item.lease.take(item.amount, now_ms, server_ms)
+        if self._take(reservation, items):
             self.local += 1
-            self._admit(reservation, items)
-            self._later(item.lease for item in items)
             return Admission(standings=self._standings(reservation.limits))
         self.asked += 1
         return await self._ask(Wish(reservation, items, asyncio.get_running_loop().create_future()))
@@ -232,7 +227,7 @@ class RedisLimits:
             self._fail(StoreUnavailable("the limits are closed"))
             self._wake.set()
             if self._worker is not None:
-                await self._worker
+                await asyncio.wait([self._worker])
             for task in (*self._seeding.values(), *self._tasks):
                 task.cancel()
             await asyncio.gather(*self._seeding.values(), *self._tasks, return_exceptions=True)
@@ -270,6 +265,18 @@ class RedisLimits:
         elif lease.limit is not limit:
             lease.limit = limit
         return lease
+
+    def _take(self, reservation: Reservation, items: Sequence[Item]) -> bool:
+        """Serve a reservation from what is held here, if that covers it."""
+        now_ms, server_ms = self._now(), self._server_now()
+        for item in items:
+            if not item.lease.covers(item.amount, now_ms, server_ms):
+                return False
+        for item in items:
+            item.lease.take(item.amount, now_ms, server_ms)
+        self._admit(reservation, items)
+        self._later(item.lease for item in items)
+        return True
 
     def _admit(self, reservation: Reservation, items: Sequence[Item]) -> None:
         """Note a call whose amounts the leases count as used."""
@@ -518,7 +525,7 @@ class RedisLimits:
             elif wish.done.done():
                 self._forget(wish)
             elif verdict == Verdict.REFUSED:
-                self._refused(wish)
+                self._refused(wish, wish.reservation)
             elif verdict == Verdict.COLD:
                 self._spawn(self._seed(wish, answer.cold))
             else:
@@ -534,8 +541,12 @@ class RedisLimits:
             return
         wish.done.set_result(Admission(standings=self._standings(reservation.limits)))
 
-    def _refused(self, wish: Wish) -> None:
-        """Say why; or ask again where it fits by now, with what came back meanwhile."""
+    def _refused(self, wish: Wish, reservation: Reservation) -> None:
+        """Say why; or serve it, or ask again, where it fits by now with what came back meanwhile."""
+        if self._take(reservation, wish.items):
+            self._forget(wish)
+            wish.done.set_result(Admission(standings=self._standings(reservation.limits)))
+            return
         now_ms = self._server_now()
         reasons = []
         for item in wish.items:
