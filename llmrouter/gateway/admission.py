@@ -135,8 +135,8 @@ def _standings(refused: Exceeded) -> tuple[Standing, ...]:
 def refusal(refused: Exceeded) -> RouterError:
     """What the client is told: which limit, whose, how much of it is used, and when to come back."""
     limit = refused.limit
-    # Of a tier, all tenants are users; what the others have used is not this one's business.
-    shared = limit.scope.startswith("tier:")
+    # Others use a tier's and a group's limits too; how much is not this tenant's business.
+    shared = limit.scope.startswith(("tier:", "group:"))
     details = {
         "limit": {
             "scope": limit.scope,
