@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from llmrouter.buckets import amount_of, exceeded, longest, standing, take, to_nano, unused_of, window_start
+from llmrouter.buckets import Bucket, amount_of, exceeded, longest, standing, take, to_nano, unused_of, window_start
 from llmrouter.errors import StoreUnavailable
 from llmrouter.tenancy.redis_limits.exchange import (
     Answer,
@@ -517,6 +517,7 @@ class RedisLimits:
         for ack in exchange.acks:
             if not ack.done():
                 ack.set_result(None)
+        claimed: dict[int, Bucket] = {}
         for wish, verdict in zip(exchange.wishes, answer.verdicts, strict=True):
             if wish.reservation is None:
                 self._answer_question(wish, answer)
@@ -525,7 +526,7 @@ class RedisLimits:
             elif wish.done.done():
                 self._forget(wish)
             elif verdict == Verdict.REFUSED:
-                self._refused(wish, wish.reservation)
+                self._refused(wish, wish.reservation, claimed)
             elif verdict == Verdict.COLD:
                 self._spawn(self._seed(wish, answer.cold))
             else:
@@ -541,19 +542,26 @@ class RedisLimits:
             return
         wish.done.set_result(Admission(standings=self._standings(reservation.limits)))
 
-    def _refused(self, wish: Wish, reservation: Reservation) -> None:
-        """Say why; or serve it, or ask again, where it fits by now with what came back meanwhile."""
+    def _refused(self, wish: Wish, reservation: Reservation, claimed: dict[int, Bucket]) -> None:
+        """Say why; or serve it, or ask again, where it fits by now with what came back meanwhile.
+
+        `claimed` are the counters as those before this one leave them, so that only as many ask again as may fit.
+        """
         if self._take(reservation, wish.items):
             self._forget(wish)
             wish.done.set_result(Admission(standings=self._standings(reservation.limits)))
             return
         now_ms = self._server_now()
-        reasons = []
+        reasons, after = [], {}
         for item in wish.items:
-            limit, seen = item.lease.limit, item.lease.seen
+            limit = item.lease.limit
+            seen = claimed.get(id(item.lease), item.lease.seen)
             amount = item.amount // item.lease.scale
-            if take(limit, seen, amount, now_ms) is None:
+            taken = take(limit, seen, amount, now_ms)
+            if taken is None:
                 reasons.append(exceeded(limit, seen, amount, now_ms))
+            else:
+                after[id(item.lease)] = taken
         wish.rounds += 1
         if reasons:
             self._forget(wish)
@@ -561,6 +569,7 @@ class RedisLimits:
         elif wish.rounds > _MOST_ROUNDS:
             self._give_up(wish, StoreUnavailable("the limits change too fast to be taken; try again"))
         else:
+            claimed.update(after)
             self._queue(wish)
 
     def _answer_question(self, wish: Wish, answer: Answer) -> None:
