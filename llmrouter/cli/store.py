@@ -15,7 +15,7 @@ from llmrouter.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from llmrouter.cli.store_state import StoreState
+    from llmrouter.cli.store_state import Migrations, StoreState
     from llmrouter.config import Config
     from llmrouter.ledger.retention import Gone
 
@@ -221,7 +221,7 @@ def _state_as_json(state: StoreState) -> dict[str, Any]:
     }
 
 
-def _migrations(migrations: Any) -> dict[str, list[str]]:
+def _migrations(migrations: Migrations) -> dict[str, list[str]]:
     return {"applied": list(migrations.applied), "pending": list(migrations.pending)}
 
 
@@ -249,7 +249,7 @@ def _state_rows(state: StoreState) -> list[tuple[str, str]]:
     return rows
 
 
-def _migrations_in_words(migrations: Any) -> str:
+def _migrations_in_words(migrations: Migrations) -> str:
     pending = f"; pending: {', '.join(migrations.pending)}" if migrations.pending else ""
     return f"{', '.join(migrations.applied) or 'none'}{pending}"
 

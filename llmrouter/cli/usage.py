@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from datetime import date
 
     from llmrouter.config import Config
-    from llmrouter.ledger.usage import Report
+    from llmrouter.ledger.usage import Question, Report
 
 __all__ = ["EXAMPLE", "usage"]
 
@@ -61,12 +61,14 @@ def usage(
 ) -> None:
     """Add up requests, tokens and dollars; every row of the books is in exactly one group."""
     from llmrouter.config import load
+    from llmrouter.ledger.usage import make_question
 
     form = _format(form, as_json)
     if form == "parquet" and out is None:
         raise UsageError("--format parquet is not for a terminal; name a file with --out")
     if invoice is None and month is None:
-        _report(load(config), _question(measure, by or [], since, until, tenant or []), form, out)
+        question = make_question(measure, by or [], since, until, tenant or [], _MOST_GROUPS, option="--{}".format)
+        _report(load(config), question, form, out)
         return
     if invoice is None or month is None:
         raise UsageError("an invoice needs both --invoice TENANT and --month MONTH")
@@ -86,13 +88,7 @@ def _format(form: str | None, as_json: bool) -> str:
     return chosen
 
 
-def _question(measure: str, by: Sequence[str], since: str | None, until: str | None, tenants: Sequence[str]) -> Any:
-    from llmrouter.ledger.usage import make_question
-
-    return make_question(measure, by, since, until, tenants, _MOST_GROUPS, option="--{}".format)
-
-
-def _report(config: Config, question: Any, form: str, out: Path | None) -> None:
+def _report(config: Config, question: Question, form: str, out: Path | None) -> None:
     from llmrouter.cli.store_state import usable_file
     from llmrouter.ledger.usage import ask
     from llmrouter.ledger.usage_books import usage_books

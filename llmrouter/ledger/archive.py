@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 import orjson
 
 from llmrouter.errors import StoreUnavailable
-from llmrouter.ledger.duck import literal
+from llmrouter.ledger.duck import file_read
 from llmrouter.ledger.usage import Measure, Question
 from llmrouter.ledger.usage_sql import Dialect, SqlSource
 from llmrouter.types import value
@@ -199,7 +199,7 @@ def _rows_among(engine: duckdb.DuckDBPyConnection, day: ArchivedDay, request_ids
 
 def parquet(files: Iterable[Path]) -> str:
     """The rows of some files as a table; those of a newer llmrouter may have more columns."""
-    names = ", ".join(literal(str(file)) for file in files)
+    names = ", ".join(file_read(file) for file in files)
     return f"read_parquet([{names}], union_by_name = true, hive_partitioning = false)"
 
 

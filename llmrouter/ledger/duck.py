@@ -5,9 +5,11 @@ It is an extra; it is imported only by who has an archive or wants a Parquet fil
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llmrouter.errors import StoreUnavailable, UsageError
@@ -15,7 +17,7 @@ from llmrouter.errors import StoreUnavailable, UsageError
 if TYPE_CHECKING:
     import duckdb
 
-__all__ = ["duck", "literal"]
+__all__ = ["duck", "file_read", "literal"]
 
 _THREADS = 2
 
@@ -38,6 +40,11 @@ def duck(what: str, *, memory_mb: int = 512) -> Iterator[duckdb.DuckDBPyConnecti
                 yield engine
         except driver.Error as error:
             raise StoreUnavailable(f"{what} cannot be used: {_first_line(error)}") from error
+
+
+def file_read(path: Path) -> str:
+    """A path as SQL names a file to read; what would be a pattern there stands for itself."""
+    return literal(re.sub(r"[*?\[]", lambda found: f"[{found[0]}]", str(path)))
 
 
 def literal(text: str) -> str:

@@ -11,7 +11,7 @@ from typing import Any, Literal, TextIO
 import orjson
 
 from llmrouter.errors import UsageError
-from llmrouter.ledger.duck import duck, literal
+from llmrouter.ledger.duck import duck, file_read, literal
 from llmrouter.ledger.usage import MONEY, NUMBERS, Report
 from llmrouter.pricing.money import from_pico
 
@@ -82,7 +82,7 @@ def write_parquet(names: Sequence[str], rows: Iterable[Mapping[str, Any]], path:
         if not path.parent.is_dir():
             raise UsageError(f"{path} cannot be written: there is no folder {path.parent}")
         engine.execute(
-            f"COPY (SELECT * FROM read_json({literal(str(lines))}, format = 'newline_delimited', "  # noqa: S608 - names of ours
+            f"COPY (SELECT * FROM read_json({file_read(lines)}, format = 'newline_delimited', "  # noqa: S608 - names of ours
             f"columns = {{{types}}})) TO {literal(str(path))} (FORMAT parquet, COMPRESSION zstd)"
         )
 

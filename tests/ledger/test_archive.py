@@ -84,6 +84,16 @@ def test_closed_days_leave_the_file_and_count_on(path):
     assert roll(path) == []
 
 
+def test_a_folder_may_have_any_name(tmp_path):
+    for name in ("it's [a-z] *?", "100% {x}"):
+        (tmp_path / name).mkdir()
+        path = tmp_path / name / "llmrouter.db"
+        made = a_few_days()
+        put(path, made)
+        roll(path)
+        holds(path, made)
+
+
 def test_days_that_are_not_before_the_date_stay(path):
     put(path, a_few_days())
     assert [rolled.day for rolled in roll(path, TODAY - timedelta(days=2))] == [TODAY - timedelta(days=3)]
