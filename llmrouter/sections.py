@@ -74,7 +74,7 @@ ENGINE_CAPABILITIES = {
     "echo": frozenset({"json_object", "logprobs", "n"}),
 }
 
-NonNegative = Annotated[Decimal, Field(ge=0)]
+NonNegative = Annotated[Decimal, Field(ge=0, le=1_000_000)]
 
 
 class ServerConfig(Section):

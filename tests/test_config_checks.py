@@ -150,3 +150,10 @@ def test_the_examples_contradict_nothing():
     for path in (Path(__file__).parents[1] / "examples").glob("*.toml"):
         environ = dict.fromkeys(("LLMROUTER_SECRET", "VLLM_API_KEY", "OPENAI_API_KEY"), "x" * 20)
         assert contradictions(parse(path.read_text(), environ=environ)) == []
+
+
+def test_a_price_that_no_token_can_cost_is_refused():
+    text = '[models.s]\nprice.usd = { input_usd_per_mtok = "1e30", output_usd_per_mtok = "1" }\n'
+    text += '[pools.s]\nmodel = "s"\napi = "echo"\n[tiers.auto]\nsmall = "s"\n'
+    with pytest.raises(ConfigError, match=r"models\.s\.price\.usd\.input_usd_per_mtok: .*1000000"):
+        parse(text, environ={})

@@ -129,7 +129,7 @@ class Assembly:
         )
         self._samples = SampleBook(self.path, SamplePolicy.of(config))
         self._pipeline = Pipeline(
-            self._state(config, version, self._routing.current()),
+            self._state(config, version, self._routing.current(), self.priced(config)),
             self._books.ledger,
             self._samples,
             self.metrics,
@@ -158,8 +158,20 @@ class Assembly:
         self._sync_probers()
         self._watcher = asyncio.create_task(self._watch(), name="watch store")
 
-    def reload(self, config: Config, version: int) -> None:
+    def priced(self, config: Config) -> PriceBook:
+        """The prices of a configuration, kept in the store; reads and writes files, so call it in a thread.
+
+        Raises:
+            RouterError: a price is not known, or the store cannot be written.
+        """
+        prices = PriceBook(config, lambda: datetime.now(UTC))
+        keep_prices(self.path, prices.prices())
+        return prices
+
+    def reload(self, config: Config, version: int, prices: PriceBook | None = None) -> None:
         """Swap in a new configuration; requests under way keep the snapshot they began with.
+
+        `prices` are those of `priced`, where that was called elsewhere.
 
         Raises:
             RouterError: the new configuration cannot be used; the old one stays in force, whole.
@@ -168,7 +180,7 @@ class Assembly:
         samples = SamplePolicy.of(config)
         replaced, self._backends = self._backends, []
         try:
-            self._pipeline.state = self._state(config, version, self.state.routing)
+            self._pipeline.state = self._state(config, version, self.state.routing, prices or self.priced(config))
         except RouterError:
             self._backends = replaced
             raise
@@ -209,10 +221,8 @@ class Assembly:
                 return f"no pool of tier {tier_id} has a usable replica"
         return None
 
-    def _state(self, config: Config, version: int, routing: RoutingVersion) -> State:
+    def _state(self, config: Config, version: int, routing: RoutingVersion, prices: PriceBook) -> State:
         """Build a snapshot; all that can fail comes before anything that running requests see."""
-        prices = PriceBook(config, lambda: datetime.now(UTC))
-        keep_prices(self.path, prices.prices())
         rules = compile_rules(routing, config)
         tiers = self._tiers(config, rules)
         backends = {pool_id: self._open_backends(pool_id, config) for pool_id in config.pools}

@@ -111,13 +111,16 @@ class Worker:
         while line := await reader.readline():
             message = json.loads(line)
             if message["op"] == "reload":
-                say(self._reload(message))
+                say(await self._reload(message))
         _log.warning("the supervisor is gone; draining")
         self._drain()
 
-    def _reload(self, message: dict[str, Any]) -> dict[str, Any]:
+    async def _reload(self, message: dict[str, Any]) -> dict[str, Any]:
         try:
-            self._assembly.reload(parse_at(message["config_text"], self._boot.config_path), message["version"])
+            config = parse_at(message["config_text"], self._boot.config_path)
+            # A store that is locked must not hold up the requests under way.
+            prices = await asyncio.to_thread(self._assembly.priced, config)
+            self._assembly.reload(config, message["version"], prices)
         except RouterError as error:
             return {"op": "refused", "slot": self._boot.slot, "version": message["version"], "message": error.message}
         return {"op": "reloaded", "slot": self._boot.slot, "version": message["version"]}
