@@ -171,6 +171,18 @@ class Breaker:
         if permit == self._generation:
             self._trial_until = None
 
+    def hold(self, now: float, until: float) -> None:
+        """Let no call through before a moment, because others have seen the replica fail; then a trial as ever.
+
+        Counts neither as a failure nor in `opens`. A moment that is over changes nothing.
+        """
+        if until <= now:
+            return
+        if self._open_until is None:
+            self._begin_pause(until)
+        else:
+            self._open_until = max(self._open_until, until)
+
     def _asked_pause_s(self, failure: Failure, retry_after_s: float | None) -> float:
         """The pause that the replica itself asks for. Zero, negative (an HTTP date gone by) and NaN ask for none."""
         if retry_after_s is not None and retry_after_s > 0:
@@ -189,11 +201,14 @@ class Breaker:
         return self._open_s if len(times) >= self._share * calls else 0.0
 
     def _trip(self, until: float) -> None:
+        self._begin_pause(until)
+        self.opens += 1
+
+    def _begin_pause(self, until: float) -> None:
         self._open_until = until
         self._failure_times.clear()
         self._successes = _RollingCount()
         self._generation += 1
-        self.opens += 1
 
     def _fail_trial(self, breakage: bool) -> float:
         """End the trial; the pause that its failure leads to, or 0 for a rate limit."""

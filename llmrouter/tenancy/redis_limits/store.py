@@ -16,6 +16,7 @@ import orjson
 
 from llmrouter.buckets import Bucket, amount_of, exceeded, longest, standing, take, to_nano, unused_of, window_start
 from llmrouter.errors import StoreUnavailable
+from llmrouter.redis import Link, Script
 from llmrouter.tenancy.redis_limits.exchange import (
     Answer,
     Exchange,
@@ -26,7 +27,6 @@ from llmrouter.tenancy.redis_limits.exchange import (
     owner_keys,
 )
 from llmrouter.tenancy.redis_limits.lease import Lease
-from llmrouter.tenancy.redis_limits.link import Link, Script
 from llmrouter.types import Admission, Limit, LimitKind, Reservation, Spent, Standing, value
 
 __all__ = ["RedisLimits", "SpentSoFar"]
@@ -39,6 +39,7 @@ SpentSoFar = Callable[[Limit, int], Awaitable[int]]
 In nano-dollars. Only calls that have ended count: those under way are known to the store as held.
 """
 
+_PACKAGE = "llmrouter.tenancy.redis_limits"
 _BEAT_S = 0.5
 _SHORTEST_PERIOD_S = 0.05
 _MOST_LIMITS = 500
@@ -126,8 +127,8 @@ class RedisLimits:
         self._grace_ms = round(grace_s * 1000)
         self._beat_s = beat_s
         self._clock_ms = clock_ms
-        self._link = Link(url, timeout_s=timeout_s, pause_s=pause_s)
-        self._exchange_script, self._bury_script = Script("exchange.lua"), Script("bury.lua")
+        self._link = Link(url, "the limits", timeout_s=timeout_s, pause_s=pause_s)
+        self._exchange_script, self._bury_script = (Script(_PACKAGE, name) for name in ("exchange.lua", "bury.lua"))
         self._session, self._numbers = secrets.token_hex(4), itertools.count(1)
         self._server_ahead_ms = 0
         self._epoch: int | None = None

@@ -1,4 +1,4 @@
-"""The connection to Redis or Valkey: scripts are run in bounded time, and a server that fails is left alone a while."""
+"""The Redis or Valkey that several gateways share: asked in bounded time, and left alone a while where it fails."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _log = logging.getLogger(__name__)
 
 
 class Script:
-    """A Lua script of this package."""
+    """A Lua script that lies beside the code of a package."""
 
-    def __init__(self, name: str) -> None:
-        self.text = (files("llmrouter.tenancy.redis_limits") / name).read_text(encoding="utf-8")
+    def __init__(self, package: str, name: str) -> None:
+        self.text = (files(package) / name).read_text(encoding="utf-8")
         self.digest = hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest()
 
 
@@ -34,6 +34,7 @@ class Link:
     """One connection, made at first use and again after a failure.
 
     Args:
+        what: what is kept there, in the words of messages.
         timeout_s: bounds connecting, and each answer.
         pause_s: how long calls fail at once after one has failed, so that a dead server costs no time-out a request.
 
@@ -42,9 +43,10 @@ class Link:
         ConfigError: the address is not one of a server.
     """
 
-    def __init__(self, url: str, *, timeout_s: float, pause_s: float) -> None:
+    def __init__(self, url: str, what: str, *, timeout_s: float, pause_s: float) -> None:
         self.name = _name_of(url)
         """The server without user or password."""
+        self._what = what
         self._timeout_s = timeout_s
         self._pause_s = pause_s
         self._away_until = 0.0
@@ -57,9 +59,11 @@ class Link:
         return max(self._away_until - time.monotonic(), 0.0)
 
     def unavailable(self) -> StoreUnavailable:
-        return StoreUnavailable(f"the limits in {self.name} cannot be reached", retry_after_s=max(self._pause_s, 0.001))
+        return StoreUnavailable(
+            f"{self._what} in {self.name} cannot be reached", retry_after_s=max(self._pause_s, 0.001)
+        )
 
-    async def run(self, script: Script, keys: Sequence[str], argument: bytes) -> Any:
+    async def run(self, script: Script, keys: Sequence[str], *arguments: bytes | int) -> Any:
         """Run a script in one atomic step.
 
         Raises:
@@ -72,15 +76,15 @@ class Link:
         try:
             async with asyncio.timeout(2 * self._timeout_s):
                 try:
-                    answer = await self._client.evalsha(script.digest, len(keys), *keys, argument)
+                    answer = await self._client.evalsha(script.digest, len(keys), *keys, *arguments)
                 except NoScriptError:
-                    answer = await self._client.eval(script.text, len(keys), *keys, argument)
+                    answer = await self._client.eval(script.text, len(keys), *keys, *arguments)
         except (RedisError, OSError, TimeoutError) as error:
             await self._fail(error)
             raise self.unavailable() from error
         if self._down:
             self._down = False
-            _log.warning("the limits in %s are back", self.name)
+            _log.warning("%s in %s can be reached again", self._what, self.name)
         return answer
 
     async def aclose(self) -> None:
@@ -92,7 +96,7 @@ class Link:
         if not self._down:
             self._down = True
             reason = str(error) or type(error).__name__
-            _log.warning("the limits in %s cannot be reached: %s; trying again", self.name, reason)
+            _log.warning("%s in %s cannot be reached: %s; trying again", self._what, self.name, reason)
         # An answer that comes late must not be taken for that of the next question.
         with contextlib.suppress(Exception):
             await self._client.connection_pool.disconnect()
@@ -104,7 +108,7 @@ def _client(url: str, timeout_s: float) -> Redis:
         from redis.asyncio.retry import Retry
         from redis.backoff import NoBackoff
     except ImportError as error:
-        raise UsageError("limits in Redis need the extra `redis`: pip install 'llmrouter[redis]'") from error
+        raise UsageError("Redis needs the extra `redis`: pip install 'llmrouter[redis]'") from error
     try:
         return Redis.from_url(
             url, socket_timeout=timeout_s, socket_connect_timeout=timeout_s, retry=Retry(NoBackoff(), 0)
