@@ -57,13 +57,17 @@ def server_of(config: Config) -> Postgres | None:
 
 
 def usable_file(config: Config) -> Path:
-    """The file of a configuration; raises `UsageError` where it does not exist or is of another release."""
+    """The file of a configuration, which and whose server, if there is one, are up to date.
+
+    Raises:
+        UsageError: the file does not exist, or one of them is of an older release.
+        StoreUnavailable: one of them cannot be read.
+    """
     path = _existing(config)
-    pending = file_migrations(path).pending
-    if pending:
-        raise UsageError(
-            f"{path} is of an older llmrouter (without {', '.join(pending)}); run `llmrouter store migrate` first"
-        )
+    _refuse_older(path, file_migrations(path))
+    server = server_of(config)
+    if server is not None:
+        _refuse_older(server, _migrations(migrations_of(server), numbered()))
     return path
 
 
@@ -103,6 +107,14 @@ def state_of(config: Config) -> StoreState:
         archive_bytes=sum(each.size_bytes() for each in days),
         server=_server(config, path),
     )
+
+
+def _refuse_older(store: Path | Postgres, migrations: Migrations) -> None:
+    if migrations.pending:
+        raise UsageError(
+            f"{store} is of an older llmrouter (without {', '.join(migrations.pending)}); "
+            "run `llmrouter store migrate` first"
+        )
 
 
 def _existing(config: Config) -> Path:

@@ -183,6 +183,8 @@ def test_a_server_is_migrated_shown_and_pruned(path, postgres_url):
     config = two_models(path.parent, f'[store]\nledger_url = "{postgres_url}"\nsecret = "{"x" * 32}"')
     fresh = llmrouter("store", "status", "--config", config, "--json").json["server"]
     assert fresh["migrations"]["applied"] == []
+    older = llmrouter("usage", "--config", config)
+    assert (older.code, "run `llmrouter store migrate` first" in older.err) == (2, True)
     applied = llmrouter("store", "migrate", "--config", config, "--json").json["applied"]
     assert applied == fresh["migrations"]["pending"]
     server = llmrouter("store", "status", "--config", config, "--json").json["server"]
