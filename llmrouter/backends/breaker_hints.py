@@ -8,13 +8,17 @@ an end; when their store is away, each breaker is on its own again.
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import logging
+import socket
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
+from urllib.parse import urlsplit
 
 import orjson
 
 from llmrouter.backends.pool import Pool
+from llmrouter.backends.replica import Replica
 from llmrouter.errors import StoreUnavailable
 from llmrouter.redis import Link, Script
 from llmrouter.types import value
@@ -32,6 +36,7 @@ class Hint:
 
     pool_id: str
     replica: str
+    """Its address; one that only its own machine can reach has that machine's name added."""
     left_s: float
 
 
@@ -55,11 +60,20 @@ class BreakerHints:
 
     Args:
         pools: the pools in force when it is asked.
+        machine: the name of this one; None asks it.
         closes: `store`, with `aclose`.
     """
 
-    def __init__(self, store: HintStore, pools: Callable[[], Mapping[str, Pool]], *, every_s: float = 0.5) -> None:
+    def __init__(
+        self,
+        store: HintStore,
+        pools: Callable[[], Mapping[str, Pool]],
+        *,
+        every_s: float = 0.5,
+        machine: str | None = None,
+    ) -> None:
         self._store = store
+        self._machine = machine or socket.gethostname()
         self._pools = pools
         self._every_s = every_s
         self._opens: dict[tuple[str, str], int] = {}
@@ -90,7 +104,7 @@ class BreakerHints:
         for hint in hints:
             pool = pools.get(hint.pool_id)
             for replica in pool.replicas if pool is not None else ():
-                if replica.name == hint.replica and pool is not None:
+                if pool is not None and _address(replica, self._machine) == hint.replica:
                     now = pool.now()
                     replica.breaker.hold(now, now + hint.left_s)
 
@@ -104,11 +118,11 @@ class BreakerHints:
         for pool_id, pool in self._pools().items():
             now = pool.now()
             for replica in pool.replicas:
-                key = pool_id, replica.name
+                key = pool_id, _address(replica, self._machine)
                 seen[key] = replica.breaker.opens
                 until = replica.breaker.retry_at(now)
                 if until is not None and until > now and seen[key] > self._opens.get(key, 0):
-                    opened.append(Hint(pool_id, replica.name, until - now))
+                    opened.append(Hint(*key, until - now))
         return seen, opened
 
     async def _run(self) -> None:
@@ -120,6 +134,21 @@ class BreakerHints:
             except Exception:  # noqa: BLE001 - the task's outer edge: breakers work without hints
                 _log.exception("breaker hints failed")
             await asyncio.sleep(self._every_s)
+
+
+def _address(replica: Replica, machine: str) -> str:
+    """What a replica is called at every gateway: names count positions in a list, which may differ."""
+    host = urlsplit(replica.base_url or "").hostname
+    if host is not None and host != "localhost" and not _is_loopback(host):
+        return replica.base_url or ""
+    return f"{replica.base_url or replica.name} on {machine}"
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 class RedisHints:

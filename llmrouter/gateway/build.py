@@ -8,10 +8,10 @@ import dataclasses
 import logging
 import random
 import time
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from llmrouter.backends.echo import EchoBackend
 from llmrouter.backends.openai import OpenAIBackend
@@ -42,6 +42,9 @@ from llmrouter.tenancy.keys import KeyRing, load_keys
 from llmrouter.tenancy.limits import LimitBook
 from llmrouter.tenancy.pepper import load_pepper
 from llmrouter.types import Principal, RoutingVersion, Rule
+
+if TYPE_CHECKING:
+    from llmrouter.backends.breaker_hints import BreakerHints
 
 __all__ = ["Assembly", "RunnerUrls", "prepare_store", "rules_drift", "seed_rules"]
 
@@ -127,6 +130,7 @@ class Assembly:
             if ledger is None
             else Books(ledger)
         )
+        self._hints = _hints(config, lambda: self._pools)
         self._samples = SampleBook(self.path, SamplePolicy.of(config))
         self._pipeline = Pipeline(
             self._state(config, version, self._routing.current(), self.priced(config)),
@@ -155,6 +159,8 @@ class Assembly:
     async def start(self) -> None:
         """Start probing the pools and watching the store."""
         self._books.start()
+        if self._hints is not None:
+            self._hints.start()
         self._sync_probers()
         self._watcher = asyncio.create_task(self._watch(), name="watch store")
 
@@ -200,6 +206,8 @@ class Assembly:
                 await self._watcher
         for prober in self._probers.values():
             await prober.aclose()
+        if self._hints is not None:
+            await self._hints.aclose()
         await self._books.ledger.aclose()
         await self._samples.aclose()
         await asyncio.to_thread(close_store, self.store)
@@ -380,6 +388,16 @@ def _open(name: str, url: str, pool: PoolConfig, config: Config) -> OpenAIBacken
         idle_s=pool.idle_connection_s,
         max_body_bytes=config.limits.max_answer_bytes,
     )
+
+
+def _hints(config: Config, pools: Callable[[], Mapping[str, Pool]]) -> BreakerHints | None:
+    """Warnings between the breakers of several gateways, where they share a store for them."""
+    url = config.store.limits_url
+    if url is None:
+        return None
+    from llmrouter.backends.breaker_hints import BreakerHints, RedisHints
+
+    return BreakerHints(RedisHints(url.get_secret_value()), pools)
 
 
 def _labeller(routing: RoutingVersion) -> Labeller | None:

@@ -190,3 +190,24 @@ async def test_a_redis_that_is_away_harms_no_breaker(redis_server, clock):
             else:
                 break
     await alone.hints.aclose()
+
+
+def at(url: str, machine: str, shared: Shared, clock: Clock) -> Worker:
+    config = PoolConfig.model_validate({"model": "m", "urls": [url], "breaker": {"failures": 1}})
+    backend = EchoBackend(name="own/0", model="m")
+    pool = Pool.with_replicas("own", config, [(backend, url)], now=clock, rng=random.Random(1))
+    return Worker(pool, BreakerHints(shared, lambda: {"own": pool}, machine=machine))
+
+
+@pytest.mark.parametrize(
+    ("url", "heeded"),
+    [("http://gpu-1:8000/v1", True), ("http://127.0.0.1:8000/v1", False), ("http://localhost:8000/v1", False)],
+)
+async def test_a_replica_is_known_by_its_address_and_one_on_loopback_only_to_its_own_machine(url, heeded):
+    clock = Clock()
+    shared = Shared(clock)
+    first, second = at(url, "alpha", shared, clock), at(url, "beta", shared, clock)
+    first.fail()
+    await first.hints.exchange()
+    await second.hints.exchange()
+    assert (second.pool.try_acquire() is None) == heeded
