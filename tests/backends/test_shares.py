@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from llmrouter.backends.shares import Shares
 from llmrouter.config import ClassesConfig
 
-
 KEPT = ClassesConfig.model_validate({"standard": {"max_share": 0.9}})
 """A tenth of the slots is kept for interactive."""
 
