@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import argparse
 import os
-import platform
 import resource
 import sys
-import sysconfig
 import tempfile
 import time
 from collections.abc import Sequence
@@ -22,7 +20,7 @@ from benchmarks.gateway.books import faults, read_books
 from benchmarks.gateway.cases import FULL, QUICK, TARGETS, Plan, select
 from benchmarks.gateway.instruments import Engine, build
 from benchmarks.gateway.measure import Bench, Measured
-from benchmarks.gateway.processes import Cores, choose_cores, pinned
+from benchmarks.gateway.processes import Cores, choose_cores, description, pinned
 from benchmarks.gateway.record import Books, Run, read, write
 from benchmarks.gateway.report import as_markdown, as_text, replace_block
 from benchmarks.gateway.targets import Target, direct, find_nginx, start
@@ -74,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(plan: Plan, names: list[str], *, quick: bool) -> Run:
     cores = choose_cores(os.sched_getaffinity(0))
-    run = Run(_today(), _describe_machine(), quick, load=os.getloadavg()[0])
+    run = Run(_today(), description(), quick, load=os.getloadavg()[0])
     names = _present(names, run)
     _note_cores(names, cores, run)
     _allow_many_files()
@@ -140,15 +138,6 @@ def _allow_many_files() -> None:
 
 def _today() -> str:
     return f"{datetime.now(UTC):%Y-%m-%d}"
-
-
-def _describe_machine() -> str:
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    model = next((line.partition(":")[2].strip() for line in lines if "model name" in line), platform.machine())
-    # A Python built without these is a tenth slower and more.
-    optimised = "--enable-optimizations" in (sysconfig.get_config_var("CONFIG_ARGS") or "")
-    build = "" if optimised else " (built without profile-guided optimisation)"
-    return f"{os.cpu_count()} cores ({model}), Linux {platform.release()}, Python {platform.python_version()}{build}"
 
 
 def _tell(one: Measured) -> None:

@@ -52,18 +52,18 @@ def as_markdown(run: Run) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
-def replace_block(path: Path, block: str) -> None:
-    """Put a block between the two marks of a page.
+def replace_block(path: Path, block: str, begin_mark: str = BEGIN, end_mark: str = END) -> None:
+    """Put a block between two marks of a page.
 
     Raises:
         ValueError: the page has no such marks.
     """
     page = path.read_text(encoding="utf-8")
-    head, begin, rest = page.partition(BEGIN)
-    _, end, tail = rest.partition(END)
+    head, begin, rest = page.partition(begin_mark)
+    _, end, tail = rest.partition(end_mark)
     if not begin or not end:
-        raise ValueError(f"{path} has no block between {BEGIN} and {END}")
-    path.write_text(f"{head}{BEGIN}\n\n{block}\n\n{END}{tail}", encoding="utf-8")
+        raise ValueError(f"{path} has no block between {begin_mark} and {end_mark}")
+    path.write_text(f"{head}{begin_mark}\n\n{block}\n\n{end_mark}{tail}", encoding="utf-8")
 
 
 def _heading(run: Run) -> list[str]:
