@@ -135,11 +135,11 @@ class Batch:
         if self._counters is not None:
             self._counters.settle(reservation, spent, held.taken_ms)
 
-    def _begin(self, limit: Limit, since_ms: int) -> int:
+    def _begin(self, limit: Limit, since_ms: int, user_id: str | None) -> int:
         # The books have to hold what came before in this very batch.
         self._write()
         assert self.spending is not None
-        return self.spending.since(self.connection, limit, since_ms)
+        return self.spending.since(self.connection, limit, since_ms, user_id)
 
     def _write(self) -> None:
         if self._entries:

@@ -10,12 +10,16 @@ from llmrouter.buckets import Bucket, put_back, standing, take_all, unused_of, w
 from llmrouter.database import reading
 from llmrouter.types import Admission, Exceeded, Limit, LimitKind, Reservation, Spent, Standing
 
-__all__ = ["Counters", "drop_idle", "standings"]
+__all__ = ["Begin", "Counters", "drop_idle", "standings"]
 
 _LARGEST = 2**63 - 1
 _DAY_MS = 86_400_000
 
 _Key = tuple[str, LimitKind]
+
+Begin = Callable[[Limit, int, str | None], int]
+"""What a dollar limit's scope has spent in the window that begins at a moment; with the end user of the call that
+counts against it."""
 
 
 class Counters:
@@ -24,8 +28,7 @@ class Counters:
     Each counter is read once and written once, however many reservations of the batch count against it.
     """
 
-    def __init__(self, connection: sqlite3.Connection, now_ms: int, begin: Callable[[Limit, int], int]) -> None:
-        """`begin` says what a dollar limit's scope has spent in the window that begins at a moment."""
+    def __init__(self, connection: sqlite3.Connection, now_ms: int, begin: Begin) -> None:
         self._connection = connection
         self._now_ms = now_ms
         self._begin = begin
@@ -34,7 +37,8 @@ class Counters:
 
     def take(self, reservation: Reservation) -> Admission:
         """Take a reservation from each of its limits, or nothing from any."""
-        taken = take_all(reservation, self._bucket, self._now_ms)
+        user_id = reservation.user_id
+        taken = take_all(reservation, lambda limit: self._bucket(limit, user_id), self._now_ms)
         if isinstance(taken, Exceeded):
             return Admission(exceeded=taken)
         self._buckets.update(taken)
@@ -46,7 +50,8 @@ class Counters:
         for limit in reservation.limits:
             key = limit.scope, limit.kind
             unused = unused_of(limit, reservation, spent)
-            self._buckets[key] = put_back(limit, self._bucket(limit), unused, taken_ms, self._now_ms)
+            bucket = self._bucket(limit, reservation.user_id)
+            self._buckets[key] = put_back(limit, bucket, unused, taken_ms, self._now_ms)
             self._changed.add(key)
 
     def standings(self, limits: Iterable[Limit]) -> tuple[Standing, ...]:
@@ -63,18 +68,18 @@ class Counters:
         self._connection.executemany(_WRITE, rows)
         self._changed.clear()
 
-    def _bucket(self, limit: Limit) -> Bucket:
+    def _bucket(self, limit: Limit, user_id: str | None = None) -> Bucket:
         key = limit.scope, limit.kind
         bucket = self._buckets.get(key)
         if bucket is None:
             row = self._connection.execute(_READ, key).fetchone()
             bucket = Bucket() if row is None else Bucket(*row)
             if limit.kind.startswith("usd"):
-                bucket = self._in_window(limit, bucket, known=row is not None)
+                bucket = self._in_window(limit, bucket, user_id, known=row is not None)
             self._buckets[key] = bucket
         return bucket
 
-    def _in_window(self, limit: Limit, bucket: Bucket, *, known: bool) -> Bucket:
+    def _in_window(self, limit: Limit, bucket: Bucket, user_id: str | None, *, known: bool) -> Bucket:
         """The counter of the current window, which begins with what the scope has spent in it already.
 
         That is nothing where the limit held all the time; where it is new or was taken out for a while, the books know.
@@ -84,7 +89,7 @@ class Counters:
         if known and bucket.mark >= since_ms:
             return bucket
         self._changed.add((limit.scope, limit.kind))
-        return Bucket(self._begin(limit, since_ms), since_ms)
+        return Bucket(self._begin(limit, since_ms, user_id), since_ms)
 
 
 _RATES = ("requests_per_minute", "tokens_per_minute")

@@ -42,7 +42,7 @@ def spent_nano(
     under_way: bool = True,
 ) -> int:
     """Nano-dollars of a scope's calls since a moment: those in the books, and the worst case of those `under_way`."""
-    condition = _condition(connection, scope, since_ms, members)
+    condition = _condition(connection, scope, members)
     booked = _booked(connection, condition, since_ms)
     return booked + _reserved(connection, condition, since_ms) if under_way else booked
 
@@ -59,10 +59,13 @@ class Spending:
         self._read: dict[tuple[str, int], tuple[int, int]] = {}
         self._begun: dict[tuple[str, str], int] = {}
 
-    def prepare(self, connection: sqlite3.Connection, limits: Iterable[Limit], now_ms: int) -> None:
-        """Add up the books for those dollar limits whose window has no counter yet; call it outside a transaction."""
+    def prepare(self, connection: sqlite3.Connection, limits: Iterable[tuple[Limit, str | None]], now_ms: int) -> None:
+        """Add up the books for those dollar limits whose window has no counter yet; call it outside a transaction.
+
+        Each limit comes with the end user of the call that names it.
+        """
         self._read.clear()
-        for limit in limits:
+        for limit, user_id in limits:
             if not limit.kind.startswith("usd"):
                 continue
             since_ms = window_start(limit.kind, now_ms)
@@ -70,21 +73,23 @@ class Spending:
             if self._begun.get(key, -1) >= since_ms or (limit.scope, since_ms) in self._read:
                 continue
             if _mark(connection, limit) < since_ms:
-                self._read[limit.scope, since_ms] = self._add_up(connection, limit.scope, since_ms)
+                self._read[limit.scope, since_ms] = self._add_up(connection, limit.scope, since_ms, user_id)
             else:
                 self._remember(key, since_ms)
 
-    def since(self, connection: sqlite3.Connection, limit: Limit, since_ms: int) -> int:
-        """What `spent_nano` says, inside the transaction that makes the counter."""
+    def since(self, connection: sqlite3.Connection, limit: Limit, since_ms: int, user_id: str | None) -> int:
+        """What `spent_nano` says, inside the transaction that makes the counter; `user_id` is as for `prepare`."""
         last, nano = self._read.get((limit.scope, since_ms), (0, 0))
-        condition = _condition(connection, limit.scope, since_ms, self._members)
+        condition = _condition(connection, limit.scope, self._members, user_id)
         return nano + _booked(connection, condition, since_ms, last) + _reserved(connection, condition, since_ms)
 
-    def _add_up(self, connection: sqlite3.Connection, scope: str, since_ms: int) -> tuple[int, int]:
+    def _add_up(
+        self, connection: sqlite3.Connection, scope: str, since_ms: int, user_id: str | None
+    ) -> tuple[int, int]:
         connection.execute("BEGIN")
         try:
             (last,) = connection.execute("SELECT coalesce(max(id), 0) FROM ledger").fetchone()
-            condition = _condition(connection, scope, since_ms, self._members)
+            condition = _condition(connection, scope, self._members, user_id)
             return last, _booked(connection, condition, since_ms)
         finally:
             connection.rollback()
@@ -118,12 +123,14 @@ def _reserved(connection: sqlite3.Connection, condition: _Condition, since_ms: i
     return sum(to_nano(reservation_of(body).cost_usd) for body in held)
 
 
-def _condition(connection: sqlite3.Connection, scope: str, since_ms: int, members: GroupMembers) -> _Condition:
+def _condition(
+    connection: sqlite3.Connection, scope: str, members: GroupMembers, user_id: str | None = None
+) -> _Condition:
     what, _, name = scope.partition(":")
     first, _, rest = name.partition("/")
     tenant = unquote(first)
     if what == "user":
-        user = _user(connection, tenant, rest, since_ms)
+        user = _user(connection, tenant, rest, user_id)
         return _Condition(
             "tenant_id = ? AND user_id = ?", (tenant, user), lambda row: row["tenant_id"] == tenant and _is(row, rest)
         )
@@ -160,13 +167,29 @@ def _is(row: Mapping[str, Any], encoded: str) -> bool:
     return user is not None and (_digest(user) == encoded or bool(user == unquote(encoded)))
 
 
-def _user(connection: sqlite3.Connection, tenant: str, encoded: str, since_ms: int) -> str | None:
-    """The user that a scope means; one of a long name has only a digest of it there."""
+def _user(connection: sqlite3.Connection, tenant: str, encoded: str, named: str | None) -> str | None:
+    """The user that a scope means; one of a long name has only a digest of it there.
+
+    Whose call it is knows the name. Without that (`named` is None), every name that the tenant ever sent is compared.
+    """
     if not encoded.startswith("sha256:"):
         return unquote(encoded)
-    query = "SELECT DISTINCT user_id FROM ledger WHERE tenant_id = ? AND ts >= ? AND length(user_id) > 10"
-    found = connection.execute(query, (tenant, _instant(since_ms)))
-    return next((user for (user,) in found if _digest(user) == encoded), None)
+    if named is not None and _digest(named) == encoded:
+        return named
+    found = connection.execute(_NAMES, {"tenant": tenant})
+    return next((user for (user,) in found if user is not None and _digest(user) == encoded), None)
+
+
+# One step in the index for each name: a tenant has far fewer users than calls.
+_NAMES = """
+    WITH RECURSIVE names (user_id) AS (
+        SELECT min(user_id) FROM ledger WHERE tenant_id = :tenant AND user_id IS NOT NULL
+        UNION ALL
+        SELECT (SELECT min(user_id) FROM ledger WHERE tenant_id = :tenant AND user_id > names.user_id)
+        FROM names WHERE names.user_id IS NOT NULL
+    )
+    SELECT user_id FROM names
+"""
 
 
 def _digest(user: str) -> str:

@@ -278,8 +278,10 @@ def _refusal(path: Path, error: Exception, operation: Operation | None) -> Refus
     return Refusal(f"the ledger cannot store this {what} ({type(error).__name__})", of_operation=True)
 
 
-def _limits_of(operations: Iterable[Operation]) -> list[Limit]:
-    return [limit for each in operations if isinstance(each, Opening) for limit in each.reservation.limits]
+def _limits_of(operations: Iterable[Operation]) -> list[tuple[Limit, str | None]]:
+    """What openings count against, with the end user of each."""
+    wished = [each.reservation for each in operations if isinstance(each, Opening)]
+    return [(limit, each.user_id) for each in wished for limit in each.limits]
 
 
 def _is_end(item: Waiting | Recovering | None) -> bool:

@@ -14,6 +14,7 @@ import pytest
 
 from llmrouter.database import migrate, open_database, reading, writing
 from llmrouter.errors import StoreUnavailable
+from llmrouter.ledger import spending
 from llmrouter.ledger.limits import drop_idle, standings
 from llmrouter.ledger.queries import recent_entries
 from llmrouter.ledger.spending import spent_nano
@@ -358,6 +359,30 @@ async def test_the_books_are_added_up_before_the_lock_and_only_once(database, cl
     assert "id > 1" in gate.statements[sums[1]]
     assert counters(database) == {(MONTH.scope, MONTH.kind): usd("0.0020")}
     await ledger.aclose()
+
+
+async def test_a_long_name_is_never_looked_for_among_all_users_of_the_tenant(database, clock):
+    """Its scope holds a digest; whose call it is knows the name, and nobody waits for a search under the lock."""
+    gate = Gate()
+    gate.opened.set()
+    ledger = SqliteLedger(database, connect=gate, now_ms=clock)
+    await ledger.record(entry("r1", ts=clock.now(), user_id=LONG_USER, cost_usd=Decimal("0.0005")))
+    own = Limit(user_scope("acme", LONG_USER), "usd_per_month", usd("0.0010"))
+    call = clock.wish(own, user_id=LONG_USER, cost_usd=Decimal("0.0005"))
+    assert (await ledger.open(call)).exceeded is None
+    clock.turn(31 * 86_400)  # settled in a window that nothing counted yet
+    await ledger.record(entry(call.request_id, user_id=LONG_USER, cost_usd=Decimal("0.0002")))
+    assert counters(database) == {(own.scope, own.kind): 0}
+    assert not [text for text in gate.statements if "names" in text or "DISTINCT" in text]
+    await ledger.aclose()
+
+
+def test_a_search_for_a_long_name_takes_one_step_for_each_user(database):
+    with reading(database) as connection:
+        plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {spending._NAMES}", {"tenant": "acme"})]
+    reads = [step for step in plan if "ledger" in step]
+    assert len(reads) == 2
+    assert all("USING COVERING INDEX ledger_user_ts" in step for step in reads)
 
 
 async def test_idle_counters_go_and_those_that_still_say_something_stay(database, clock):
