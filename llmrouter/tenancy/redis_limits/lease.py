@@ -100,6 +100,11 @@ class Lease:
         """What the store must know as held by this process."""
         return self.free + self.pending + self.busy
 
+    @property
+    def tight(self) -> bool:
+        """So much is taken that nobody should keep anything for later."""
+        return self.seen.value > _ROOMY * self.cap
+
     def covers(self, amount: int, now_ms: int, server_ms: int) -> bool:
         """Whether a reservation can be served from here."""
         if amount > self.free:
@@ -163,7 +168,7 @@ class Lease:
     def give_up_surplus(self, lease_ms: int) -> None:
         """Keep no more than a chunk, and nothing where no call came since the last report or the limit gets tight."""
         chunk = self.chunk(lease_ms) if self.touched else 0
-        if chunk and self.seen.value + chunk > _ROOMY * self.cap:
+        if self.tight:
             chunk = 0
         self.free = min(self.free, chunk)
 
@@ -176,7 +181,7 @@ class Lease:
         elif self.limit.kind == "concurrent_requests":
             most = self.cap // _SHARE_OF_SLOTS
         else:
-            most = min(self.cap // _SHARE_OF_DOLLARS, _REQUESTS_AHEAD * self.last_amount)
+            most = min(self.cap // _SHARE_OF_DOLLARS, max(_REQUESTS_AHEAD * self.last_amount, self.busy))
         return most if most >= self.last_amount else 0
 
     def enter(self, mark: int) -> None:

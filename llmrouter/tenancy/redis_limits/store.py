@@ -74,10 +74,10 @@ class RedisLimits:
     step is under way go into the next one together, so there is never more than one round trip at a time.
 
     *Stranded capacity.* Others cannot use what a process holds for later. Of each limit that is at most a chunk: the
-    rate of `lease_s` and a sixteenth of the burst, a hundredth of a dollar limit and eight requests' worth, a 64th of
-    the slots; nothing where a chunk is less than one request needs. It is given back when no call has used the lease
-    for a period (`lease_s`), and when three quarters of the limit are taken, from where on every request asks. What
-    calls have given back counts for others within a period.
+    rate of `lease_s` and a sixteenth of the burst; a hundredth of a dollar limit and as much as its open calls may cost
+    (or eight requests); a 64th of the slots; nothing where a chunk is less than one request needs. It is given back
+    when no call has used the lease for a period (`lease_s`), and when three quarters of the limit are taken, from where
+    on every request asks. What calls have given back counts for others within a period.
 
     *Death.* What a process holds is kept under its `owner` name. `bury` gives it back at once. If nobody does, slots
     come back when its last call has expired; held dollars then count as used until their window ends. Leases on rates
@@ -300,7 +300,8 @@ class RedisLimits:
                 lease.refund(unused * lease.scale, call.taken_ms, now_ms, server_ms)
             elif taken.limit.kind == "concurrent_requests":
                 lease.end(taken.amount, 0)
-                if lease.free > lease.chunk(self._lease_ms):
+                # Others may wait for it; where there is plenty, the next report is soon enough.
+                if lease.tight or lease.free > 2 * lease.chunk(self._lease_ms):
                     self._soon(lease)
             else:
                 if lease.window is None and taken.window is not None:
@@ -437,6 +438,8 @@ class RedisLimits:
             _log.exception("an exchange with the limits failed")
             self._fail(StoreUnavailable(f"the limits gave an answer that is none ({type(error).__name__})"))
             self._unanswered = None
+            for lease in self._leases.values():
+                lease.pending = 0
 
     async def _wait(self) -> None:
         """Until there is something to say: at once, within a period, or with the next beat."""
