@@ -6,6 +6,8 @@ import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import orjson
+
 from llmrouter.ledger import append, reservations
 from llmrouter.ledger.limits import Counters
 from llmrouter.ledger.spending import Spending
@@ -81,15 +83,20 @@ class Batch:
         """
         if self.spending is not None:
             self._counters = Counters(self.connection, self.now_ms, self._begin)
-        ids = [_request_id(operation) for operation in operations]
-        self._booked = append.booked(self.connection, ids)
-        taken = reservations.taken_at(self.connection, ids)
-        self._held = {request_id: _Held(taken_ms) for request_id, taken_ms in taken.items()}
+        self._look_up([_request_id(operation) for operation in operations])
         answers = [self._carry_out(operation) for operation in operations]
         self._write()
         if self._counters is not None:
             self._counters.flush()
         return answers
+
+    def _look_up(self, request_ids: Sequence[str]) -> None:
+        """Read which of these are in the books and which are open."""
+        for request_id, booked, taken_ms in self.connection.execute(_KNOWN, (orjson.dumps(request_ids).decode(),)):
+            if booked:
+                self._booked.add(request_id)
+            if taken_ms is not None:
+                self._held[request_id] = _Held(taken_ms)
 
     def _carry_out(self, operation: Operation) -> Admission | None:
         if isinstance(operation, Opening):
@@ -151,6 +158,14 @@ class Batch:
         if self._made:
             reservations.insert(self.connection, self.owner(), self.now_ms, self._made.values())
             self._made.clear()
+
+
+# One statement for both: most batches are small, and then the statements cost more than their rows.
+_KNOWN = """
+    SELECT value, EXISTS (SELECT 1 FROM ledger WHERE request_id = value),
+        (SELECT taken_ms FROM reservations WHERE request_id = value)
+    FROM json_each(?)
+"""
 
 
 def _request_id(operation: Operation) -> str:

@@ -60,6 +60,8 @@ class Counters:
 
     def flush(self) -> None:
         """Write what has changed."""
+        if not self._changed:
+            return
         rows = []
         for scope, kind in self._changed:
             bucket = self._buckets[scope, kind]

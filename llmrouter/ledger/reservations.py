@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from decimal import Decimal
 from typing import Any, Literal
 
@@ -21,7 +21,6 @@ __all__ = [
     "held_by",
     "insert",
     "reservation_of",
-    "taken_at",
     "unknown_entry",
 ]
 
@@ -75,13 +74,6 @@ def reservation_of(body: str) -> Reservation:
             "limits": tuple(Limit(*each) for each in fields["limits"]),
         }
     )
-
-
-def taken_at(connection: sqlite3.Connection, request_ids: Iterable[str]) -> dict[str, int]:
-    """When the open reservations among these were taken, in Unix milliseconds."""
-    ids = orjson.dumps(list(request_ids)).decode()
-    found = "SELECT request_id, taken_ms FROM reservations WHERE request_id IN (SELECT value FROM json_each(?))"
-    return dict(connection.execute(found, (ids,)))
 
 
 def held(connection: sqlite3.Connection, request_id: str) -> Reservation:
