@@ -16,6 +16,7 @@ from llmrouter.ledger.sqlite import SqliteLedger
 from llmrouter.postgres import Postgres
 from llmrouter.protocols import Ledger
 from llmrouter.shared_store import SharedStore
+from llmrouter.tenancy.limits import LimitBook
 from llmrouter.types import Limit, Reservation, Spent
 
 if TYPE_CHECKING:
@@ -90,7 +91,12 @@ def open_books(
         config.store.limits_url.get_secret_value(), local.owner_name, spent_so_far, lease_s=config.limits.lease_s
     )
     shared = SharedLimits(ledger, limits, when_down=config.limits.on_store_down, on_unlimited=on_unlimited)
-    return Books(shared, start=lambda: burials.start(shared), shipper=shipper)
+
+    def start() -> None:
+        burials.start(shared)
+        shared.warm(LimitBook(current()).configured())
+
+    return Books(shared, start=start, shipper=shipper)
 
 
 def _spent(

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from llmrouter.errors import StoreUnavailable
 from llmrouter.protocols import Ledger, LimitStore
-from llmrouter.types import Admission, LedgerEntry, Reservation, Spent
+from llmrouter.types import Admission, LedgerEntry, Limit, Reservation, Spent
 
 __all__ = ["SharedLimits", "WhenDown"]
 
@@ -86,6 +86,13 @@ class SharedLimits:
         """
         self._spawn(self._limits.bury(owner, unsettled))
 
+    def warm(self, limits: Sequence[Limit]) -> None:
+        """Have the store know these limits before the first call asks for them, in the background.
+
+        A store that is new, or has lost its data, asks every gateway what it holds before it gives anything away.
+        """
+        self._spawn(self._look(limits))
+
     async def aclose(self) -> None:
         """Settle and write what is on its way, then close the limits and the books."""
         while self._tasks:
@@ -115,6 +122,9 @@ class SharedLimits:
         if reservation is not None:
             await self._settle(reservation, entry.spent())
         await self._ledger.record(entry)
+
+    async def _look(self, limits: Sequence[Limit]) -> None:
+        await self._limits.standing(limits)
 
     def _give_back(self, reservation: Reservation) -> None:
         # Not awaited: the caller may have been cancelled.
