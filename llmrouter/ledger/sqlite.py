@@ -49,8 +49,9 @@ class SqliteLedger:
 
     Nothing leaks. A reservation ends with its entry. One whose caller was cancelled while it waited is taken back, as
     if it had never come. Those of a process that died become entries with error code `unknown`, billed by policy, when
-    the next process starts or another one looks, every `recover_s`. So do those that have expired without an entry, as
-    after an entry that a full disk refused.
+    the next process starts or another one looks, every `recover_s`. So do those that have expired without an entry.
+    An entry that a locked or full store refused is written as soon as the store takes it, at what the call really used,
+    as a call that was answered 503.
     """
 
     def __init__(

@@ -9,13 +9,13 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from llmrouter.database import store_error
 from llmrouter.errors import RouterError, StoreUnavailable
-from llmrouter.ledger import owners, recovery
+from llmrouter.ledger import checkpoint, owners, recovery
 from llmrouter.ledger.batch import Batch, Opening, Operation, Recording, Releasing
 from llmrouter.ledger.inbox import Inbox
 from llmrouter.ledger.limits import drop_idle
@@ -24,7 +24,7 @@ from llmrouter.ledger.reservations import UnknownPolicy
 from llmrouter.ledger.spending import GroupMembers, Spending
 from llmrouter.ledger.telling import Answer, Recovering, Refusal, Waiting, tell, tell_recovered
 from llmrouter.ledger.transaction import patience_of, transaction
-from llmrouter.types import Admission, Limit, Reservation
+from llmrouter.types import Admission, LedgerEntry, Limit, Reservation
 
 __all__ = ["Terms", "Writer"]
 
@@ -66,6 +66,8 @@ class Writer:
         self._patience_s = 0.0
         self._owner: int | None = None
         self._under_way: dict[str, Reservation] = {}
+        self._unbooked: dict[str, LedgerEntry] = {}
+        """Of calls under way: entries that the store could not take when they came."""
         self._unmerged = 0
         self._next_recovery = 0.0
         self._next_tidying = 0.0
@@ -89,6 +91,7 @@ class Writer:
     def finish(self) -> None:
         """After the end of `run`: do what came behind the None, give up the owner's name, disconnect; repeatable."""
         with self._finishing:
+            self._catch_up()
             while left := self._incoming.take(self._terms.max_batch, _never):
                 self._work_off([each for each in left if each is not None])
             self._leave()
@@ -116,6 +119,8 @@ class Writer:
         if len(batch) > 1 and isinstance(told[0], Refusal) and told[0].of_operation:
             told = [answer for each in batch for answer in self._commit([each])]
         outcomes = list(zip(batch, told, strict=True))
+        for waiting, answer in outcomes:
+            self._keep_unbooked(waiting.operation, answer)
         for waiting, answer in tell(outcomes):
             self._take_back(waiting.operation, answer)
 
@@ -148,6 +153,7 @@ class Writer:
             self._under_way[opening.reservation.request_id] = opening.reservation
         for reservation in batch.ended:
             self._under_way.pop(reservation.request_id, None)
+            self._unbooked.pop(reservation.request_id, None)
 
     def _owner_number(self) -> int:
         """Our number among the owners; the first reservation registers us, in its own transaction."""
@@ -164,9 +170,25 @@ class Writer:
         if isinstance(operation, Opening) and isinstance(answer, Admission):
             self._incoming.put(Waiting(Releasing(operation), None))
 
+    def _keep_unbooked(self, operation: Operation, answer: Answer) -> None:
+        """Without its entry a call would hold its limits until it expires, and be billed at the worst case."""
+        if not isinstance(operation, Recording) or not isinstance(answer, Refusal):
+            return
+        entry = operation.entry
+        if answer.of_operation:
+            self._unbooked.pop(entry.request_id, None)
+        elif entry.request_id in self._under_way:
+            self._unbooked[entry.request_id] = _as_refused(entry)
+
+    def _catch_up(self) -> None:
+        """Try again to book what the store could not take."""
+        for entry in self._unbooked.values():
+            self._incoming.put(Waiting(Recording(entry), None))
+
     def _recover_by_itself(self) -> None:
         self._next_recovery = time.monotonic() + self._terms.recover_s
         try:
+            self._catch_up()
             self._recover()
             if time.monotonic() >= self._next_tidying:
                 self._next_tidying = time.monotonic() + _TIDY_S
@@ -191,7 +213,8 @@ class Writer:
             owners.lock_folder(terms.path), terms.owner_name, terms.unknown, self._batch, self._patience_s
         )
         now = datetime.fromtimestamp(terms.now_ms() / 1000, UTC)
-        expired = recovery.end_expired(connection, list(self._under_way.values()), book, now)
+        under_way = [each for request_id, each in self._under_way.items() if request_id not in self._unbooked]
+        expired = recovery.end_expired(connection, under_way, book, now)
         for reservation, _ in expired:
             del self._under_way[reservation.request_id]
         if expired:
@@ -245,16 +268,18 @@ class Writer:
         if self._connection is None:
             self._connection = self._terms.connect(path)
             self._connection.execute("PRAGMA wal_autocheckpoint = 0")
+            self._connection.execute(f"PRAGMA journal_size_limit = {checkpoint.LONG_LOG_BYTES}")
             self._connection.execute(f"PRAGMA synchronous = {self._terms.synchronous}")
             self._patience_s = patience_of(self._connection)
             self._file = _identity(path)
         return self._connection
 
     def _checkpoint(self) -> None:
-        """Move what the write-ahead log holds into the database; never waits for readers or other writers."""
+        """Move what the write-ahead log holds into the database."""
+        terms = self._terms
         self._unmerged = 0
         try:
-            self._open().execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+            checkpoint.merge(self._open(), lambda: terms.connect(terms.path), self._patience_s)
         except (sqlite3.Error, RouterError):
             _log.warning("ledger checkpoint failed; the next one will catch up", exc_info=True)
             self._disconnect()
@@ -282,6 +307,11 @@ def _limits_of(operations: Iterable[Operation]) -> list[tuple[Limit, str | None]
     """What openings count against, with the end user of each."""
     wished = [each.reservation for each in operations if isinstance(each, Opening)]
     return [(limit, each.user_id) for each in wished for limit in each.limits]
+
+
+def _as_refused(entry: LedgerEntry) -> LedgerEntry:
+    """A call as its client saw it: an answer that is not in the books is not given."""
+    return entry if entry.aborted else replace(entry, status=503, error_code=StoreUnavailable.default_code)
 
 
 def _is_end(item: Waiting | Recovering | None) -> bool:

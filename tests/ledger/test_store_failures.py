@@ -60,6 +60,37 @@ async def test_a_locked_store_admits_nobody_and_keeps_what_is_open(database, clo
     await ledger.aclose()
 
 
+async def test_g050_an_entry_that_a_locked_store_refused_is_booked_when_it_is_free(database, clock):
+    """Else the call would hold its slot until it expires, and be billed at the worst case."""
+    ledger = SqliteLedger(database, connect=impatient, now_ms=clock, recover_s=0.01)
+    wish = clock.wish(SLOTS, request_id="r1")
+    await ledger.open(wish)
+    clock.turn(700)  # the store is away for longer than the call could last
+    with writing(database):
+        with pytest.raises(StoreUnavailable, match="is locked by another process"):
+            await ledger.record(entry("r1"))
+        with pytest.raises(StoreUnavailable, match="is locked by another process"):
+            await ledger.open(clock.wish(SLOTS, request_id="r2"))
+    async with asyncio.timeout(10):
+        while state(database)[1]:
+            await asyncio.sleep(0.01)
+    assert state(database) == ({"r1"}, set(), 0)
+    (booked,) = recent_entries(database, 10)
+    assert (booked.status, booked.error_code) == (503, "store_unavailable")
+    assert booked.cost_usd == entry("r1").cost_usd
+    await ledger.aclose()
+
+
+async def test_closing_books_what_a_locked_store_refused(database, clock):
+    ledger = SqliteLedger(database, connect=impatient, now_ms=clock)
+    await ledger.open(clock.wish(SLOTS, request_id="r1"))
+    with writing(database), pytest.raises(StoreUnavailable, match="is locked by another process"):
+        await ledger.record(entry("r1", aborted=True, status=499, error_code="client_cancelled"))
+    await ledger.aclose()
+    assert state(database) == ({"r1"}, set(), 0)
+    assert [each.status for each in recent_entries(database, 10)] == [499]
+
+
 def _capped(path: Path) -> sqlite3.Connection:
     connection = open_database(path)
     (pages,) = connection.execute("PRAGMA page_count").fetchone()
