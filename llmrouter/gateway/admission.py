@@ -7,9 +7,10 @@ from datetime import timedelta
 
 from llmrouter.backends.waiting import Ticket
 from llmrouter.config import LimitsConfig
-from llmrouter.errors import BudgetSpent, LimitReached, RouterError
+from llmrouter.errors import BudgetSpent, LimitReached, RequestError, RouterError
 from llmrouter.gateway.run import Run
 from llmrouter.gateway.state import State
+from llmrouter.pricing.money import MAX_STORED_USD
 from llmrouter.protocols import Ledger, Plan
 from llmrouter.tenancy.limits import amount_text, describe
 from llmrouter.types import Bound, BoundedCall, ChatRequest, Exceeded, Reservation, Standing
@@ -27,7 +28,7 @@ async def admit(state: State, ledger: Ledger, run: Run, plan: Plan) -> Plan:
     When this returns, the call is in the books and must be recorded, whatever comes.
 
     Raises:
-        LimitReached, BudgetSpent: nothing was taken.
+        LimitReached, BudgetSpent, RequestError: nothing was taken.
         StoreUnavailable: nothing was taken, and nothing may be called.
     """
     reservation = reservation_of(state, run, plan)
@@ -46,13 +47,21 @@ async def admit(state: State, ledger: Ledger, run: Run, plan: Plan) -> Plan:
 
 
 def reservation_of(state: State, run: Run, plan: Plan) -> Reservation:
-    """The worst case of a plan, with every limit that it counts against."""
+    """The worst case of a plan, with every limit that it counts against.
+
+    Raises:
+        RequestError: it may cost more than one entry of the books can hold.
+    """
     request, principal = run.request, run.principal
     limits = state.limits.of(principal, run.tier_id, run.user_id)
     bound = worst_case(plan, request, state.config.limits)
-    if any(limit.kind not in ("requests_per_minute", "concurrent_requests") for limit in limits):
-        # The engine must not write more than was reserved.
-        run.output_caps = {each.model_id: max(each.output_tokens // request.n, 1) for each in bound.calls}
+    cost_usd = state.prices.bound_usd(bound)
+    if cost_usd > MAX_STORED_USD:
+        raise RequestError(
+            f"the request might cost ${cost_usd:.0f}, more than the books can hold; lower `max_tokens` or `n`",
+            param="max_tokens",
+        )
+    run.keeps_reservation = any(limit.kind not in ("requests_per_minute", "concurrent_requests") for limit in limits)
     first = bound.calls[0]
     run.ticket = Ticket(
         latency_class=run.latency_class,
@@ -77,7 +86,7 @@ def reservation_of(state: State, run: Run, plan: Plan) -> Reservation:
         tags=request.tags,
         input_tokens=bound.input_tokens,
         output_tokens=bound.output_tokens,
-        cost_usd=state.prices.bound_usd(bound),
+        cost_usd=cost_usd,
         expires_at=run.ts + timedelta(seconds=run.ends_by - run.started + _LINGER_S),
         limits=limits,
         degraded_to=run.degraded_to,

@@ -20,15 +20,13 @@ from llmrouter.gateway.answers import (
     retry_after_s,
     stated_usage,
 )
+from llmrouter.gateway.output_cap import cap_to_send
 from llmrouter.gateway.run import Run, Trial
 from llmrouter.gateway.stream import StreamRewriter
 from llmrouter.protocols import BackendFault, Reply, Timeouts
 from llmrouter.types import ChatRequest, Failure, Outcome, Target
 
 __all__ = ["ModelRoute", "attempt"]
-
-_LEAST_ROOM = 16
-"""With less room than this in the window, the engine itself should say that the prompt does not fit."""
 
 _FAIR_S = 10.0
 """A call that its client's patience ended sooner than this is no failure of the replica: else a few clients with short
@@ -229,25 +227,15 @@ def _release(lease: Lease | None, reply: Reply | None, failure: Failure) -> None
 
 def _clamped(run: Run, route: ModelRoute) -> ChatRequest:
     """The request with an output cap that this model can honour."""
-    request, model = run.request, route.model
-    run.clamped = None
+    request = run.request
     asked = request.max_output_tokens
-    if asked is None:
-        reserved = run.output_caps.get(route.model_id)
-        return request if reserved is None else dataclasses.replace(request, max_output_tokens=reserved)
-    if not route.clamp_output_tokens:
+    cap = cap_to_send(request, route.model, clamp=route.clamp_output_tokens, keep=run.keeps_reservation)
+    run.clamped = None
+    if cap == asked:
         return request
-    allowed = asked
-    if model.max_output_tokens is not None:
-        allowed = min(allowed, model.max_output_tokens)
-    if model.context_window is not None:
-        room = model.context_window - request.input_tokens_bound(model.bytes_per_token)
-        if room >= _LEAST_ROOM:
-            allowed = min(allowed, room)
-    if allowed == asked:
-        return request
-    run.clamped = (asked, allowed)
-    return dataclasses.replace(request, max_output_tokens=allowed)
+    if asked is not None and cap is not None:
+        run.clamped = (asked, cap)
+    return dataclasses.replace(request, max_output_tokens=cap)
 
 
 def _first_byte_s(run: Run, route: ModelRoute) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -98,8 +98,8 @@ class Run:
     """What pools order it by."""
     tier_id: str = ""
     """The tier that serves it; another than the one asked for when it was degraded."""
-    output_caps: Mapping[str, int] = field(default_factory=dict)
-    """By model, the output tokens that were reserved for one choice, where a limit needs them kept to."""
+    keeps_reservation: bool = False
+    """A limit counts its tokens or dollars, so no engine may write more than was reserved."""
     standings: tuple[Standing, ...] = ()
     decision: Decision | None = None
     trials: list[Trial] = field(default_factory=list)

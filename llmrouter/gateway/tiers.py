@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from llmrouter.config import Config, ModelConfig
 from llmrouter.errors import ContextLengthExceeded, UnsupportedParameter
 from llmrouter.gateway.fields import ENGINE_FIELDS
+from llmrouter.gateway.output_cap import choices_written, most_written
 from llmrouter.gateway.run import Run
 from llmrouter.protocols import Candidate, Plan, PlanInput, Strategy
 from llmrouter.types import ChatRequest
@@ -32,9 +33,6 @@ _PARAM = {
     "embeddings": "model",
 }
 """Which request field asks for a capability; others are called as their field."""
-
-_WRITES_UP_TO = 4096
-"""Output tokens assumed of a request without a cap at a model without a limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,13 +112,12 @@ class Tier:
                 return None
             if not self._clamp and output is not None and prompt + output > window:
                 return None
-        most = output or model.max_output_tokens or max((window or _WRITES_UP_TO) - prompt, 1)
         return Candidate(
             model_id=given.model_id,
             role=given.role,
             replicas=given.replicas,
             input_tokens=prompt,
-            output_tokens=most * request.n,
+            output_tokens=most_written(request, model, clamp=self._clamp) * choices_written(request),
             context_window=window,
         )
 

@@ -249,6 +249,30 @@ async def test_what_is_reserved_is_what_the_engine_may_write(tmp_path):
     assert engine.calls[0].body["max_tokens"] == 77
 
 
+@pytest.mark.parametrize(("window", "sent"), [("", 4096), ("context_window = 8192\n", None)])
+async def test_a_long_prompt_is_answered_in_full_under_a_limit_too(tmp_path, window, sent):
+    """A cap of what the bound leaves of the window would cut the answer to a token."""
+    limits = tenant("tokens_per_minute = 100000")
+    async with (
+        FakeBackend(default=Answer("fine")) as engine,
+        running(one(engine, models=window, more=limits), tmp_path) as gateway,
+    ):
+        assert (await gateway.chat("word " * 6000)).status_code == 200
+    assert engine.calls[0].body.get("max_tokens") == sent
+
+
+async def test_a_request_that_the_books_cannot_hold_is_told_so(tmp_path):
+    engine_may = 'capabilities = ["completions", "n"]\n'
+    async with (
+        FakeBackend(default=Answer("fine")) as engine,
+        running(one(engine, models=engine_may), tmp_path) as gateway,
+    ):
+        body = {"model": "auto", "prompt": ["a"] * 4000, "max_tokens": 2**31 - 1}
+        refused = await gateway.http.post("/v1/completions", json=body)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "max_tokens")
+    assert "more than the books can hold" in refused.json()["error"]["message"]
+
+
 async def test_without_a_limit_on_tokens_or_dollars_no_cap_is_sent(tmp_path):
     async with (
         FakeBackend(default=Answer("fine")) as engine,
