@@ -11,7 +11,7 @@ __all__ = ["FULL", "PACE", "QUICK", "TARGETS", "TOKENS", "Case", "Pace", "Plan",
 TOKENS = 400
 """Of every answer, unless a case says otherwise."""
 
-TARGETS = ("nginx", "floor", "gateway", "gateway-2")
+TARGETS = ("nginx", "floor", "gateway", "gateway-2", "gateway-limits")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +53,8 @@ class Case:
     """None: as many as the plan says."""
     two_workers: bool = False
     """Asked of `gateway-2` too, whose purpose is the highest rate."""
+    limits: bool = False
+    """Asked of `gateway-limits` too: limits are taken and settled once a call, however its answer comes."""
 
     @property
     def paced(self) -> bool:
@@ -60,7 +62,7 @@ class Case:
 
     def asks(self, target: str) -> bool:
         """Whether a target is measured in this case."""
-        return target != "gateway-2" or self.two_workers
+        return {"gateway-2": self.two_workers, "gateway-limits": self.limits}.get(target, True)
 
     @property
     def drain_s(self) -> float:
@@ -97,6 +99,7 @@ def _cases(
             whole_s,
             connections=n,
             direct=n == 1,
+            limits=n == 16,
         )
         for n in connections
     ]
@@ -140,5 +143,5 @@ def select(plan: Plan, names: list[str]) -> Plan:
             raise ValueError(f"no case {name!r}; known: {', '.join(known)}")
     if not names:
         return plan
-    cases = tuple(dataclasses.replace(case, two_workers=True) for case in plan.cases if case.name in names)
+    cases = tuple(dataclasses.replace(case, two_workers=True, limits=True) for case in plan.cases if case.name in names)
     return dataclasses.replace(plan, cases=cases)

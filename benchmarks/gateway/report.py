@@ -14,7 +14,7 @@ __all__ = ["BEGIN", "END", "as_markdown", "as_text", "replace_block"]
 BEGIN = "<!-- benchmark: begin -->"
 END = "<!-- benchmark: end -->"
 
-_ORDER = ("direct", "nginx", "floor", "gateway", "gateway-2")
+_ORDER = ("direct", "nginx", "floor", "gateway", "gateway-2", "gateway-limits")
 
 _LEFT_OUT = (
     "No TLS; loopback only, so no network between client, target and engine.",

@@ -140,12 +140,14 @@ def _start_floor(name: str, engine: str, folder: Path) -> Target:
 def _start_gateway(name: str, engine: str, folder: Path) -> Target:
     listen = _free_address()
     config = folder / "llmrouter.toml"
-    shutil.copyfile(Path(__file__).with_name("gateway.toml"), config)
+    parts = ["gateway.toml", *(["limits.toml"] if name == "gateway-limits" else [])]
+    config.write_text("".join(Path(__file__).with_name(part).read_text() for part in parts))
     environ = {"BENCH_LISTEN": listen, "BENCH_ENGINE": engine}
     workers = 2 if name == "gateway-2" else 1
     base = [sys.executable, "-m", "llmrouter"]
+    # A user counts only where the configuration limits users.
     made = subprocess.run(
-        [*base, "keys", "create", "--tenant", "bench", "--config", str(config), "--json"],
+        [*base, "keys", "create", "--tenant", "bench", "--user", "bob", "--config", str(config), "--json"],
         env={**os.environ, **environ},
         capture_output=True,
         check=False,
@@ -168,6 +170,7 @@ _STARTERS: dict[str, Callable[[str, str, Path], Target]] = {
     "floor": _start_floor,
     "gateway": _start_gateway,
     "gateway-2": _start_gateway,
+    "gateway-limits": _start_gateway,
 }
 
 

@@ -16,7 +16,9 @@ from llmrouter.backends.http import HttpClient
 from llmrouter.config import parse
 from llmrouter.gateway.listen import bind, server
 from llmrouter.routing.intent import label
+from llmrouter.tenancy.limits import LimitBook
 from llmrouter.testing import Answer, FakeBackend, HttpError
+from llmrouter.types import Principal
 
 CONFIG = Path(benchmarks.gateway.__file__).with_name("gateway.toml")
 
@@ -28,6 +30,14 @@ def test_the_gateway_is_measured_with_a_configuration_that_is_valid_and_has_ever
     assert any("intent" in rule.match for rule in config.routing.rules)
     assert len({rule.weight for rule in config.routing.rules}) > 1
     assert "bench" in config.tenants
+
+
+def test_with_limits_it_counts_against_one_in_each_scope():
+    environ = {"BENCH_LISTEN": "127.0.0.1:1", "BENCH_ENGINE": "http://127.0.0.1:2"}
+    config = parse(CONFIG.read_text() + CONFIG.with_name("limits.toml").read_text(), environ=environ)
+    limits = LimitBook(config).of(Principal("bench", "k1", user_id="bob"), "auto", None)
+    scopes = ["user:bench/bob", "key:k1", "tenant:bench/tier:auto", "tenant:bench", "group:bench", "tier:auto"]
+    assert [limit.scope for limit in limits] == scopes
 
 
 def test_nginx_neither_buffers_nor_logs_and_keeps_connections():
