@@ -17,12 +17,13 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 
 from llmrouter.telemetry.metrics import Metrics, render
 
-__all__ = ["MetricSlots", "render_slots"]
+__all__ = ["MetricSlots", "clear_slots", "render_slots"]
 
 Gauges = Mapping[str, list[list[Any]]]
-"""Gauge name → rows of label values and the value last."""
+"""Gauge name → rows of label values and the value last; empty of a slot whose worker is gone."""
 
 GAUGES = {
+    "llmrouter_workers": ("Workers that report.", ()),
     "llmrouter_pool_in_flight": ("Calls under way.", ("pool", "class")),
     "llmrouter_pool_queued": ("Requests waiting for a slot.", ("pool", "class")),
     "llmrouter_replica_up": ("1 healthy, 0 down, 0.5 unknown; worst of all workers' views.", ("pool", "replica")),
@@ -62,6 +63,18 @@ class MetricSlots:
         return _render([{"metrics": self._metrics.snapshot(), "gauges": gauges}, *others])
 
 
+def clear_slots(folder: Path) -> None:
+    """Before the workers of a new gateway start: what an earlier one was doing when it ended is over.
+
+    Its counters stay, also those of slots that are not used any more, so that no sum runs backwards.
+    """
+    for path in _files(folder):
+        found = _read(path)
+        with contextlib.suppress(OSError):
+            if found is not None:
+                path.write_text(json.dumps({**found, "gauges": {}}))
+
+
 def render_slots(folder: Path) -> bytes:
     """The Prometheus text of all workers as they last wrote it, for a process that is none of them."""
     return _render([found for path in _files(folder) if (found := _read(path))])
@@ -92,7 +105,8 @@ def _merged(name: str, known: float, value: float) -> float:
 def _gauges(slots: Iterable[Gauges]) -> list[Metric]:
     values: dict[str, dict[tuple[str, ...], float]] = {name: {} for name in GAUGES}
     for slot in slots:
-        for name, rows in slot.items():
+        told = {**slot, "llmrouter_workers": [[1]]} if slot else slot
+        for name, rows in told.items():
             for *labels, value in rows:
                 key = tuple(labels)
                 known = values[name].get(key)

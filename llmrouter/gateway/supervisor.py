@@ -32,7 +32,7 @@ from llmrouter.gateway.app import AdminContext, build_admin_app
 from llmrouter.gateway.build import check_reload, prepare_store, rules_drift
 from llmrouter.gateway.housekeeping import keep_house
 from llmrouter.gateway.listen import bind, is_loopback, server, split_address
-from llmrouter.gateway.slots import render_slots
+from llmrouter.gateway.slots import clear_slots, render_slots
 from llmrouter.gateway.worker import Boot
 from llmrouter.ledger.postgres.room import check_room, connections_of
 from llmrouter.postgres import Postgres
@@ -89,6 +89,7 @@ class Supervisor:
         self._check_room(store)
         run_dir = path.with_name(f"{path.name}.run")
         run_dir.mkdir(exist_ok=True)
+        clear_slots(run_dir / "metrics")
         check_keys(self._config, store)
         self._tell_of_drift(self._config, store)
         loop = asyncio.get_running_loop()

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector, CollectorRegistry
 
@@ -112,7 +112,7 @@ class Metrics:
 
 
 def render(snapshots: Iterable[Mapping[str, Any]], gauges: Iterable[Metric] = ()) -> bytes:
-    """The Prometheus text of all workers together.
+    """The Prometheus text of all workers together, of which one may be of a release that counted less.
 
     Args:
         gauges: further families, already built.
@@ -131,17 +131,14 @@ class _Families(Collector):
         for name, (text, labels) in _COUNTERS.items():
             total: defaultdict[tuple[str, ...], float] = defaultdict(float)
             for snapshot in self._snapshots:
-                for *key, value in snapshot["counters"][name]:
+                for *key, value in snapshot["counters"].get(name, ()):
                     total[tuple(key)] += value
             counter = CounterMetricFamily(name, text, labels=labels)
             for label_values, value in sorted(total.items()):
                 counter.add_metric(label_values, value)
             yield counter
         for name, (text, labels) in _HISTOGRAMS.items():
-            yield _histogram(name, text, labels, [snapshot["histograms"][name] for snapshot in self._snapshots])
-        workers = GaugeMetricFamily("llmrouter_workers", "Workers that report.")
-        workers.add_metric([], len(self._snapshots))
-        yield workers
+            yield _histogram(name, text, labels, [snapshot["histograms"].get(name, []) for snapshot in self._snapshots])
         yield from self._gauges
 
 
