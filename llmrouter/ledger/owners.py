@@ -22,8 +22,9 @@ __all__ = ["OwnerLock", "dead_owner", "lock_folder", "others", "register", "swee
 
 
 def lock_folder(database: Path) -> Path:
-    """Where the lock files of a database's owners lie."""
-    return database.with_name(f"{database.name}.owners")
+    """Where the lock files of a database's owners lie: beside the file itself, by whichever link it is named."""
+    real = database.resolve()
+    return real.with_name(f"{real.name}.owners")
 
 
 class OwnerLock:
@@ -38,9 +39,14 @@ class OwnerLock:
         return self._descriptor is not None
 
     def acquire(self) -> None:
-        """Make the file and lock it; harmless when repeated. Raises `OSError` where that is not possible."""
+        """Make the file and lock it. Raises `OSError` where that is not possible.
+
+        Repeat it now and then: it makes a file anew that somebody has deleted, before the others take us for dead.
+        """
         if self._descriptor is not None:
-            return
+            if _is_file(self._descriptor, self._path):
+                return
+            self.abandon()
         self._path.parent.mkdir(mode=0o700, exist_ok=True)
         while self._descriptor is None:
             descriptor = os.open(self._path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)

@@ -208,6 +208,8 @@ class Writer:
 
     def _recover(self) -> int:
         terms = self._terms
+        if self._lock.held:
+            self._lock.acquire()
         connection = self._open()
         book = recovery.Terms(
             owners.lock_folder(terms.path), terms.owner_name, terms.unknown, self._batch, self._patience_s

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 import random
+import shutil
 import signal
 import sqlite3
 import stat
@@ -163,6 +164,34 @@ async def test_the_living_are_left_alone(database, clock):
     await living.record(entry("r1"))
     await asyncio.gather(living.aclose(), other.aclose())
     assert owners(database) == set()
+
+
+async def test_the_living_are_left_alone_by_whatever_link_the_file_is_named(database, clock, tmp_path):
+    link = tmp_path / "elsewhere" / "link.db"
+    link.parent.mkdir()
+    link.symlink_to(database)
+    living, other = SqliteLedger(database, now_ms=clock), SqliteLedger(link, now_ms=clock)
+    await living.open(clock.wish(request_id="r1"))
+    assert await other.recover() == 0
+    assert under_way(database) == {"r1"}
+    await living.record(entry("r1"))
+    await asyncio.gather(living.aclose(), other.aclose())
+
+
+async def test_the_living_make_their_lock_file_anew_when_somebody_has_deleted_it(database, clock):
+    living, other = SqliteLedger(database, now_ms=clock), SqliteLedger(database, now_ms=clock)
+    await living.open(clock.wish(request_id="r1"))
+    shutil.rmtree(lock_folder(database))
+    await living.open(clock.wish(request_id="r2"))
+    assert await other.recover() == 0
+    shutil.rmtree(lock_folder(database))
+    await living.recover()
+    assert await other.recover() == 0
+    assert under_way(database) == {"r1", "r2"}
+    await asyncio.gather(living.record(entry("r1")), living.record(entry("r2")))
+    await asyncio.gather(living.aclose(), other.aclose())
+    assert owners(database) == set()
+    assert list(lock_folder(database).iterdir()) == []
 
 
 async def test_who_asked_is_told_whose_calls_were_booked_and_what_they_are_billed(database, clock):
