@@ -16,6 +16,7 @@ from benchmarks.stores.limits import Reserving, by_incr, by_leases, by_script
 from benchmarks.stores.parts import PARTS, ledger
 from benchmarks.stores.racing import race
 from benchmarks.stores.report import BEGIN, END, Run, Table, as_json, as_markdown
+from benchmarks.stores.servers import NotInstalled, redis
 from benchmarks.stores.shipping import BATCH, shipment
 from benchmarks.stores.turns import Contender, Part, Turn, play
 from tests.servers import PostgresServer, RedisServer
@@ -151,3 +152,9 @@ def test_wrong_use_ends_with_code_2(capsys):
         main(["--only", "nothing"])
     assert left.value.code == 2
     assert "invalid choice: 'nothing'" in capsys.readouterr().err
+
+
+def test_a_missing_server_is_said_with_what_to_install(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(NotInstalled, match="apt-get install redis-server"), redis(tmp_path / "redis"):
+        pass
