@@ -14,7 +14,7 @@ import typer
 
 from llmrouter.cli import config, demo, doctor, init, keys, labels, limits, rules, samples, serve, store, usage
 from llmrouter.cli.output import complain
-from llmrouter.errors import RouterError
+from llmrouter.errors import RouterError, UsageError
 
 __all__ = ["build_app", "main"]
 
@@ -44,6 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command and leave the process with its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
+        _refuse_undecodable(given)
         # Taken out here so that it may stand anywhere, also behind the command.
         build_app()(args=[argument for argument in given if argument != _DEBUG], prog_name="llmrouter")
     except RouterError as error:
@@ -51,6 +52,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
             traceback.print_exc()
         complain(error.message)
         sys.exit(error.exit_code)
+
+
+def _refuse_undecodable(arguments: Sequence[str]) -> None:
+    """Bytes that are no text in the terminal's encoding reach Python as halves of characters, which no store takes."""
+    for argument in arguments:
+        try:
+            argument.encode()
+        except UnicodeEncodeError:
+            raise UsageError(f"the argument {ascii(argument)[:80]} is not valid UTF-8") from None
 
 
 def _global_options(

@@ -155,7 +155,7 @@ def parse_expiry(text: str, now: datetime) -> datetime:
             when = now + timedelta(**{_UNITS[unit]: int(number)})
         else:
             when = datetime.fromisoformat(text)
-            when = when if when.tzinfo is not None else when.replace(tzinfo=UTC)
+            when = (when if when.tzinfo is not None else when.replace(tzinfo=UTC)).astimezone(UTC)
     except (ValueError, OverflowError):
         raise UsageError(f"--expires {text!r} is neither a time such as 30d or 12h nor an ISO date") from None
     if when <= now:

@@ -42,6 +42,6 @@ def parse_since(text: str, now: datetime) -> datetime:
         if unit in _UNITS and number.isascii() and number.isdigit():
             return now - timedelta(**{_UNITS[unit]: int(number)})
         when = datetime.fromisoformat(text)
+        return (when if when.tzinfo is not None else when.replace(tzinfo=UTC)).astimezone(UTC)
     except (ValueError, OverflowError):
         raise UsageError(f"--since {text!r} is neither a time such as 7d or 12h nor an ISO date") from None
-    return when if when.tzinfo is not None else when.replace(tzinfo=UTC)

@@ -100,6 +100,8 @@ def _output(file: Path) -> Iterator[IO[bytes] | gzip.GzipFile]:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
+    if not file.name:
+        raise UsageError(f"{file}: cannot be written: it is a folder; name a file in it")
     part = file.with_name(f".{file.name}.{os.getpid()}.part")
     try:
         # Prompts are in it: readable by their owner only.

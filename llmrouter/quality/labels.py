@@ -281,9 +281,9 @@ def _kind(given: Any) -> Kind:
 def _instant(given: Any) -> str:
     try:
         moment = datetime.fromisoformat(given)
-    except (TypeError, ValueError):
+        return to_instant(moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC))
+    except (TypeError, ValueError, OverflowError):
         raise Faulty(f"judged_at: must be an ISO time, not {_shown(given)}") from None
-    return to_instant(moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC))
 
 
 def _identifier(given: Any) -> str:

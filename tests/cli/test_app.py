@@ -96,3 +96,14 @@ def test_without_a_word_the_file_is_in_the_current_folder(tmp_path: Path, monkey
     two_models(tmp_path)
     monkeypatch.chdir(tmp_path)
     assert llmrouter("config", "check").out == "llmrouter.toml: ok\n"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("usage", "--tenant", "\udcff"), ("keys", "revoke", "\udcff"), ("samples", "show", "\udcff"), ("--\udcff",)],
+)
+def test_an_argument_that_is_no_text_is_one_line_and_exit_code_2(arguments: tuple[str, ...]):
+    """What Python makes of the byte 0xff on a command line."""
+    failed = llmrouter(*arguments)
+    assert (failed.code, failed.out) == (2, "")
+    assert failed.err == f"error: the argument {arguments[-1]!a} is not valid UTF-8\n"

@@ -171,7 +171,8 @@ def test_an_end_is_a_span_or_an_iso_time(text: str, when: datetime):
 
 
 @pytest.mark.parametrize(
-    "text", ["0d", "2026-12-01T12:00:00", "2026-11-30", "d", "", "-3d", "3y", "9999999999999w", "²d"]
+    "text",
+    ["0d", "2026-12-01T12:00:00", "2026-11-30", "d", "", "-3d", "3y", "9999999999999w", "²d", "9999-12-31T23:59-12:00"],
 )
 def test_an_end_that_is_none_or_past_is_refused(text: str):
     with pytest.raises(UsageError, match="--expires"):

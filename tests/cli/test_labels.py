@@ -97,6 +97,8 @@ def test_kind_and_judge_are_for_labels_that_do_not_say(config: Path, tmp_path: P
         (("import", "none.jsonl"), "none.jsonl: no such file"),
         (("import", "none.jsonl", "--kind", "guess"), "--kind 'guess' is none of eval, shadow, human, import"),
         (("list", "--since", "soon"), "--since 'soon' is neither a time such as 7d or 12h nor an ISO date"),
+        (("list", "--since", "0001-01-01T00:00+14:00"), "is neither a time such as 7d or 12h nor an ISO date"),
+        (("export", "--out", "."), ".: cannot be written: it is a folder"),
         (("export", "--out", "x.parquet"), "labels are written as .jsonl or .jsonl.gz, not as Parquet"),
     ],
 )

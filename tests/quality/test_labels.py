@@ -140,6 +140,7 @@ def test_every_alias_means_what_it_stands_for(alias: str, name: str):
         ({"tags": "x"}, "tags: must be a list or an object, not 'x'"),
         ({"kind": "guess"}, "kind: must be one of eval, shadow, human, import, not 'guess'"),
         ({"judged_at": "soon"}, "judged_at: must be an ISO time, not 'soon'"),
+        ({"judged_at": "0001-01-01T00:00+14:00"}, "judged_at: must be an ISO time, not '0001-01-01T00:00.14:00'"),
         ({"inclusion_probability": 0}, "inclusion_probability: must be a number above 0, at most 1, not 0"),
         ({"routing_version": 1.5}, r"routing_version: must be a whole number from 0 up, not 1\.5"),
     ],
