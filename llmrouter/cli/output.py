@@ -37,7 +37,10 @@ def print_json(value: Any) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print rows under headings; into a pipe, no cell is ever cut or wrapped."""
+    """Print rows under headings; into a pipe, no cell is ever cut or wrapped.
+
+    What a client has named (a user, a tag) is in some cells: it may neither steer the terminal nor look like a row.
+    """
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -48,8 +51,13 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     for column in columns:
         table.add_column(column, overflow="fold")
     for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
+        table.add_row(*(Text(_visible(cell)) for cell in row))
     with console.capture() as printed:
         console.print(table)
     for line in printed.get().splitlines():
         typer.echo(line.rstrip())
+
+
+def _visible(cell: str) -> str:
+    """The cell with control characters, and those that turn the direction of writing, as escapes."""
+    return cell if cell.isprintable() else "".join(each if each.isprintable() else ascii(each)[1:-1] for each in cell)
