@@ -60,11 +60,15 @@ def parse_month(text: str, what: str) -> date:
 
 def invoice(sources: Sequence[UsageSource], tenant_id: str, month: date) -> Invoice:
     """The invoice of the month that begins with `month`, in UTC; raises as `ask`."""
-    after = (month + timedelta(days=31)).replace(day=1)
-    period = {"since": month, "until": after, "tenants": (tenant_id,)}
+    period = {"since": month, "until": _next(month), "tenants": (tenant_id,)}
     lines = ask(sources, Question(measure="attempts", by=LINE_KEYS, most=_MOST_LINES, **period))  # type: ignore[arg-type]
     calls = ask(sources, Question(measure="calls", **period))  # type: ignore[arg-type]
     return Invoice(tenant_id, month, lines, calls)
+
+
+def _next(month: date) -> date | None:
+    """The first day of the next month; None after the last that there is."""
+    return None if (month.year, month.month) == (date.max.year, 12) else (month + timedelta(days=31)).replace(day=1)
 
 
 def invoice_as_json(made: Invoice) -> dict[str, Any]:

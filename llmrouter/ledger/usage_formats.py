@@ -60,31 +60,57 @@ def report_as_json(report: Report) -> dict[str, Any]:
 
 
 def write_csv(names: Sequence[str], rows: Iterable[Mapping[str, Any]], out: TextIO) -> None:
-    """Write rows as CSV with a line of names; a key that a group does not have is empty."""
-    writer = csv.DictWriter(out, names, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
+    """Write rows as CSV with a line of names; a key that a group does not have is empty.
+
+    Users and tags are named by clients: one that a spreadsheet would run as a formula gets a `'` in front.
+    """
+    plain = csv.writer(out, lineterminator="\n")
+    quoted = csv.writer(out, lineterminator="\n", quoting=csv.QUOTE_ALL)
+    for cells in (names, *([row[name] for name in names] for row in rows)):
+        # Python quotes no cell for a carriage return, which readers take for the end of a row.
+        broken = any(isinstance(cell, str) and "\r" in cell for cell in cells)
+        (quoted if broken else plain).writerow(map(_inert, cells))
+
+
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+def _inert(cell: Any) -> Any:
+    return f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA) else cell
 
 
 def write_parquet(names: Sequence[str], rows: Iterable[Mapping[str, Any]], path: Path) -> None:
     """Write rows as a Parquet file; amounts are DECIMAL(38, 12), counts BIGINT, all else text.
 
     Raises:
-        UsageError: DuckDB is not installed, or the file cannot be written.
+        UsageError: DuckDB is not installed, the file cannot be written, or two names differ in case only.
         StoreUnavailable: DuckDB failed.
     """
+    _check_parquet(names, path)
     kinds = {name: _kind(name) for name in names}
     types = ", ".join(f"{literal(name)}: {literal(kind)}" for name, kind in kinds.items())
     with duck(str(path)) as engine, tempfile.TemporaryDirectory(prefix="llmrouter-usage-") as folder:
         lines = Path(folder) / "rows.json"
         with lines.open("wb") as out:
             out.writelines(orjson.dumps({name: row[name] for name in names}) + b"\n" for row in rows)
-        if not path.parent.is_dir():
-            raise UsageError(f"{path} cannot be written: there is no folder {path.parent}")
         engine.execute(
             f"COPY (SELECT * FROM read_json({file_read(lines)}, format = 'newline_delimited', "  # noqa: S608 - names of ours
             f"columns = {{{types}}})) TO {literal(str(path))} (FORMAT parquet, COMPRESSION zstd)"
         )
+
+
+def _check_parquet(names: Sequence[str], path: Path) -> None:
+    if path.is_dir():
+        raise UsageError(f"{path} cannot be written: it is a folder; name a file in it")
+    if not path.parent.is_dir():
+        raise UsageError(f"{path} cannot be written: there is no folder {path.parent}")
+    seen: dict[str, str] = {}
+    for name in names:
+        other = seen.setdefault(name.casefold(), name)
+        if other != name:
+            raise UsageError(
+                f"a Parquet file cannot have both {other!r} and {name!r}: readers take them for one column"
+            )
 
 
 _COUNTS = frozenset(name for names in NUMBERS.values() for name in names) - MONEY

@@ -91,3 +91,9 @@ def test_books_that_were_changed_by_hand_are_told(tmp_path):
 def test_what_is_no_month_is_named(text):
     with pytest.raises(UsageError, match=text):
         parse_month(text, "--month")
+
+
+@pytest.mark.parametrize("month", [date(1, 1, 1), date(9999, 12, 1)])
+def test_the_first_and_the_last_month_that_there_are_have_invoices(tmp_path, month):
+    with usage_sources(fill(tmp_path / "llmrouter.db", [entry()])) as sources:
+        assert invoice(sources, "acme", month).lines.groups == ()

@@ -80,3 +80,31 @@ def test_json_says_what_was_asked_and_the_total():
     assert shown["by"] == ["tenant", "tag:a'b"]
     assert shown["total"]["requests"] == 4
     assert [group["tag:a'b"] for group in shown["groups"]] == ['x,"y"', None]
+
+
+@pytest.mark.parametrize("name", ["=HYPERLINK(1)", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1"])
+def test_csv_holds_no_name_that_a_spreadsheet_runs_as_a_formula(name):
+    out = io.StringIO()
+    write_csv(["user", "requests", "cost_usd"], [{"user": name, "requests": 1, "cost_usd": "0.50"}], out)
+    (row,) = csv.DictReader(io.StringIO(out.getvalue(), newline=""))
+    assert row == {"user": f"'{name}", "requests": "1", "cost_usd": "0.50"}
+
+
+def test_csv_keeps_a_name_with_line_breaks_in_one_row():
+    out = io.StringIO()
+    write_csv(["user", "requests"], [{"user": "a\rb\nc", "requests": 1}, {"user": None, "requests": 2}], out)
+    assert list(csv.reader(io.StringIO(out.getvalue(), newline=""))) == [
+        ["user", "requests"],
+        ["a\rb\nc", "1"],
+        ["", "2"],
+    ]
+
+
+def test_parquet_cannot_have_names_that_differ_in_case_only(tmp_path):
+    with pytest.raises(UsageError, match="cannot have both 'tag:Team' and 'tag:team'"):
+        write_parquet(["tag:Team", "tag:team"], [], tmp_path / "x.parquet")
+
+
+def test_a_folder_in_place_of_a_parquet_file_is_named(tmp_path):
+    with pytest.raises(UsageError, match="it is a folder; name a file in it"):
+        write_parquet(["tenant"], [], tmp_path)
