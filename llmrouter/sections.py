@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from decimal import Decimal
 from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
@@ -120,16 +121,38 @@ class StoreConfig(Section):
     @field_validator("ledger_url")
     @classmethod
     def _postgres(cls, url: SecretStr | None) -> SecretStr | None:
-        if url is not None and not url.get_secret_value().startswith(("postgresql://", "postgres://")):
-            raise ValueError("only postgresql://USER@HOST/DATABASE is supported")
+        if url is not None:
+            if not url.get_secret_value().startswith(("postgresql://", "postgres://")):
+                raise ValueError("only postgresql://USER@HOST/DATABASE is supported")
+            _refuse_bare_password(url.get_secret_value())
         return url
 
     @field_validator("limits_url")
     @classmethod
     def _redis(cls, url: SecretStr | None) -> SecretStr | None:
-        if url is not None and not url.get_secret_value().startswith(("redis://", "rediss://", "unix://")):
-            raise ValueError("only redis://HOST:PORT/NUMBER, rediss:// and unix:// are supported")
+        if url is not None:
+            if not url.get_secret_value().startswith(("redis://", "rediss://", "unix://")):
+                raise ValueError("only redis://HOST:PORT/NUMBER, rediss:// and unix:// are supported")
+            _refuse_bare_password(url.get_secret_value())
+            _refuse_odd_port(url.get_secret_value())
         return url
+
+
+def _refuse_bare_password(url: str) -> None:
+    """A `/`, `?` or `#` in a password ends the server's name early: the rest would be shown as that of a database."""
+    rest = url.partition("://")[2]
+    server = re.split("[/?#]", rest, maxsplit=1)[0]
+    behind = rest[len(server) :]
+    if "@" in re.split("[?#]", behind, maxsplit=1)[0] or (server and "@" not in server and "@" in behind):
+        raise ValueError("write / ? # and @ in the user's name or the password as %2F, %3F, %23 and %40")
+
+
+def _refuse_odd_port(url: str) -> None:
+    try:
+        urlsplit(url).port  # noqa: B018 - it is checked when it is asked for
+    except ValueError:
+        # Python's own message quotes a part of the address, perhaps of the password.
+        raise ValueError("host or port cannot be read; the form is redis://USER:PASSWORD@HOST:PORT/NUMBER") from None
 
 
 class LimitsConfig(Section):

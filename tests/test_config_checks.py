@@ -157,3 +157,35 @@ def test_a_price_that_no_token_can_cost_is_refused():
     text += '[pools.s]\nmodel = "s"\napi = "echo"\n[tiers.auto]\nsmall = "s"\n'
     with pytest.raises(ConfigError, match=r"models\.s\.price\.usd\.input_usd_per_mtok: .*1000000"):
         parse(text, environ={})
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        *('ledger_url = "postgresql://u:hun/ter2@h/d"', 'ledger_url = "postgresql://u:hun#ter2@h/d"'),
+        *('ledger_url = "postgres://u:hun?ter2@h/d"', 'ledger_url = "postgresql://u:a@hun/ter2@h/d"'),
+        *('limits_url = "redis://:hun/ter2@h:6379/0"', 'limits_url = "redis://u:hunter2@h:port/0"'),
+        'limits_url = "redis://u:hunter2@[::1/0"',
+    ],
+)
+def test_an_address_whose_password_is_not_encoded_is_refused_without_quoting_it(address: str):
+    """Read as it stands, the rest of the password would be the name of a database, which messages may show."""
+    with pytest.raises(ConfigError) as refused:
+        config(f"[store]\n{address}")
+    assert address.partition(" ")[0] in str(refused.value)
+    assert not any(part in str(refused.value) for part in ("hun", "ter2"))
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        *('ledger_url = "postgresql://u:p%2Fw@h1:5432,h2:5433/d?sslmode=require"', 'ledger_url = "postgresql:///d"'),
+        *(
+            'ledger_url = "postgresql://me%40server:pw@h/d?application_name=a@b"',
+            'limits_url = "unix:///run/redis.sock"',
+        ),
+        *('limits_url = "rediss://:p%2Fw@h:6379/0"', 'limits_url = "redis://[::1]:6379/0"'),
+    ],
+)
+def test_addresses_as_servers_have_them_are_taken(address: str):
+    config(f"[store]\n{address}")
