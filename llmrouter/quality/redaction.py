@@ -55,7 +55,7 @@ class Redactor:
             return text
         data = before = text.encode("utf-8", "replace")
         for kind, placeholder, find in self._finders:
-            data = _masked(data, find(data), placeholder, kind, counts)
+            data = _masked(data, _found(data, find), placeholder, kind, counts)
         return text if data is before else data.decode("utf-8", "replace")
 
     def value(self, value: Any, counts: Counter[str]) -> Any:
@@ -129,6 +129,20 @@ def _masked(data: bytes, spans: Spans, placeholder: bytes, kind: str, counts: Co
     return b"".join((*parts, data[end:]))
 
 
+def _found(data: bytes, find: Callable[[bytes], Spans]) -> Spans:
+    """What a finder finds in text as it is, and read as the JSON or program text that may stand in it."""
+    plain = _ESCAPE.sub(_read, data) if b"\\" in data else data
+    return find(data) if plain == data else _joined([*find(data), *find(plain)])
+
+
+def _read(escape: Any) -> bytes:
+    """An escape as what it stands for, in as many bytes: space, or letters of other scripts."""
+    text: bytes = escape.group()
+    if text[1:2] != b"u":
+        return b"  "
+    return text if int(text[2:], 16) < 0x80 else b"\xff" * len(text)
+
+
 def _compiled(pattern: bytes, *, ignore_case: bool = False) -> Any:
     options = re2.Options()
     options.encoding = re2.Options.Encoding.LATIN1
@@ -137,13 +151,16 @@ def _compiled(pattern: bytes, *, ignore_case: bool = False) -> Any:
     return re2.compile(pattern, options)
 
 
+# `\n` before an address is no letter n, and `\u00fc` in one is a letter.
+_ESCAPE = _compiled(rb"\\(?:[nrtbfv]|u[0-9A-Fa-f]{4})")
+
 # Letters of other scripts are bytes from 0x80 on. The sign in the middle may be full-width, or escaped in a URL, in
 # HTML or in program text.
-_AT = rb"(?:@|%40|\xef\xbc\xa0|&#64;|\\u0040)"
+_AT = rb"(?:@|%40|\xef\xbc\xa0|&#64;|&#x40;|&commat;|\\u0040)"
 _EMAIL = _compiled(
     rb"""(?:[A-Za-z0-9.!#$%&'*+/=?^_`{|}~\x80-\xff-]+|"[^"\r\n]{1,64}")"""
     + _AT
-    + rb"(?:[A-Za-z0-9\x80-\xff_-]+(?:\.[A-Za-z0-9\x80-\xff_-]+)+|\[[0-9A-Za-z:.]{2,50}\])"
+    + rb"(?:[A-Za-z0-9\x80-\xff_-]+(?:(?:\.|\xef\xbc\x8e)[A-Za-z0-9\x80-\xff_-]+)+|\[[0-9A-Za-z:.]{2,50}\])"
 )
 
 _PEM = _compiled(rb"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z0-9 ]{0,40}PRIVATE KEY-----|\z)")

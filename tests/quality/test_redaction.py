@@ -229,3 +229,25 @@ def test_the_time_for_hostile_text_grows_with_its_length_only(unit: str):
 
     short = min(seconds(32 * 1024) for _ in range(2))
     assert seconds(256 * 1024) < 20 * short + 0.1
+
+
+@pytest.mark.parametrize("datum", ["+49 30 12345678", "192.168.1.17", "DE89370400440532013000", "sk-" + "abcd" * 6])
+def test_a_datum_behind_an_escaped_line_break_is_found_in_json_that_stands_in_prose(datum: str):
+    text = "The record: " + json.dumps({"note": f"see\n{datum}"})
+    assert datum not in masked(text)
+    assert masked(text).startswith('The record: {"note": "see\\n[')
+
+
+def test_an_email_with_escaped_letters_is_masked_whole():
+    text = "The record: " + json.dumps({"to": "jörg.müller@bücher.example"})
+    assert masked(text) == 'The record: {"to": "[email]"}'
+
+
+@pytest.mark.parametrize("email", ["bob&#x40;example.com", "bob&commat;example.com", "bob\uff20example\uff0ecom"])
+def test_an_email_is_found_in_the_spelling_of_html_and_in_full_width(email: str):
+    assert masked(f"to {email} now") == "to [email] now"
+
+
+@given(anything, st.emails(), anything)
+def test_reading_escapes_never_unmasks_what_stands_there_plainly(before: str, email: str, after: str):
+    assert email not in masked(f"\\n{before}\\u00fc{email}\\t{after}")
