@@ -137,7 +137,10 @@ class Writer:
         except Exception as error:  # noqa: BLE001 - the thread's outer edge: it must outlive whatever fails
             self._disconnect()
             refusal = _refusal(self._terms.path, error, operations[0])
-            _log.exception("%d operations of the ledger refused: %s", len(batch), refusal.message)
+            # A store that is down says so for every batch; only what nobody foresaw needs to be traced.
+            _log.error(
+                "%d operations of the ledger refused: %s", len(batch), refusal.message, exc_info=refusal.of_operation
+            )
             return [refusal] * len(batch)
         self._committed(applied)
         self._unmerged += len(batch)
