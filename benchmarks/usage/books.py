@@ -24,7 +24,7 @@ _AT_ONCE = 500_000
 def fill(path: Path, rows: int) -> None:
     """Make a database of `rows` calls on the ten days and a tenth more on the day before.
 
-    Request ids are in random order, as real ones are. Nothing is synced: these books need not survive anything.
+    Request ids begin with their time, as the gateway's do. Nothing is synced: these books need not survive anything.
     """
     migrate(path)
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
@@ -65,7 +65,8 @@ _NUMBERS = "WITH RECURSIVE numbers (n) AS (SELECT :start UNION ALL SELECT n + 1 
 _CALLS = f"""
     {_NUMBERS}
     INSERT INTO ledger
-    SELECT n, printf('%08x%08x', (n * 2654435761) % 4294967296, n),
+    SELECT n, printf('req_%012x%014x', 1000 * CAST(strftime('%s', :day) AS INTEGER) + (n - :first) * 86400000 / :a_day,
+            n * 2654435761),
         strftime('%Y-%m-%dT%H:%M:%S', :day, '+' || ((n - :first) / :a_day) || ' days',
             '+' || ((n - :first) % :a_day * 86400 / :a_day) || ' seconds') || printf('.%06dZ', n % 1000000),
         'tenant-' || (n * 7919 % 50), 'key-' || (n * 7919 % 500), 'chat', 'auto', 'model-' || (n * 104729 % 8), 'rules',

@@ -204,9 +204,6 @@ class _Forgetting:
         if not days:
             return gone
         with store_errors(self._path), closing(self._connect(self._path)) as connection:
-            # Ids are random, so each row dirties another page of their index; written back less often, they are fewer.
-            connection.execute("PRAGMA wal_autocheckpoint = 8000")
-            connection.execute("PRAGMA cache_size = -32000")
             for rows in archived_rows(self._engine, connection, days):
                 for start in range(0, len(rows), _DELETED_AT_ONCE):
                     gone += self._delete(connection, rows[start : start + _DELETED_AT_ONCE])
