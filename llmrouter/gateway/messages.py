@@ -13,6 +13,8 @@ _ROLES = frozenset(("developer", "system", "user", "assistant", "tool", "functio
 _PART_NEEDS = {"text": None, "refusal": None, "image_url": "vision", "input_audio": "audio_input", "file": "files"}
 _SAID_OTHERWISE = frozenset(("tool_calls", "function_call", "refusal", "audio", "reasoning", "reasoning_content"))
 """What an assistant may have said instead of content."""
+_ALSO_SAID = ("name", "tool_call_id")
+"""What templates may write beside the content."""
 _OPENING = 512
 """Characters of the first turns that identify a conversation."""
 _BYTES_OF_A_TOKEN_ID = 3
@@ -59,6 +61,8 @@ def read_messages(messages: Any, max_messages: int, needs: set[str]) -> Prompt:
             text, parts = _parts(content, message, role, position, needs)
             media += parts
         size += len(text) if text.isascii() else len(text.encode())
+        if len(message) > 2:
+            size += sum(len(str(message[name]).encode()) for name in _ALSO_SAID if message.get(name))
         if role == "user":
             last_user_text = text
         elif role == "assistant":
@@ -89,7 +93,8 @@ def read_texts(value: Any, name: str, most: int) -> Prompt:
     else:
         raise _wrong(name, "must be text, token ids, or a list of either")
     first = texts[0] if isinstance(texts[0], str) else ""
-    return Prompt(size, 0, 0, last_user_text=first, opening=first[:_OPENING], texts=len(texts))
+    # As a turn of a chat, each text has tokens around it, and is a token at least.
+    return Prompt(size, len(texts), 0, last_user_text=first, opening=first[:_OPENING], texts=len(texts))
 
 
 def _is_tokens(value: Any) -> bool:

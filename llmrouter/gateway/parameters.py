@@ -197,6 +197,17 @@ def _check_named(tool: Any, where: str) -> None:
         raise RequestError(f"`{where}.name` is required", param=f"{where}.name")
 
 
+def _prompt_part(name: str) -> _Check:
+    """A field that engines put into the prompt as it is."""
+
+    def check(reading: Reading) -> None:
+        value = reading.fields[name]
+        if value is not None:
+            reading.prompt.text_bytes += len(orjson.dumps(value))
+
+    return check
+
+
 def _tool_choice(reading: Reading) -> None:
     choice = reading.fields["tool_choice"]
     if choice is None:
@@ -303,12 +314,14 @@ _CHECKS: dict[Endpoint, dict[str, _Check]] = {
         "store": _store,
         "safety_identifier": _textual("safety_identifier", 128),
         "prompt_cache_key": _textual("prompt_cache_key", 128),
+        "documents": _prompt_part("documents"),
     },
     "completions": {
         **_GENERATION,
         "logprobs": _whole("logprobs", 0, 20, need="logprobs"),
         "best_of": _best_of,
         "echo": _boolean("echo"),
+        "suffix": _prompt_part("suffix"),
     },
     "embeddings": {
         "dimensions": _whole("dimensions", 1, 1_000_000),

@@ -120,6 +120,9 @@ def test_g030_every_kind_of_media_is_a_need_and_counted(part, need):
         ({"role": "assistant", "content": "a", "reasoning_content": "北"}, 4),
         ({"role": "assistant", "content": None, "function_call": "北"}, 3),
         ({"role": "assistant", "content": "a", "tool_calls": None}, 1),
+        ({"role": "user", "content": "a", "name": "bób"}, 5),
+        ({"role": "user", "content": "a", "name": None}, 1),
+        ({"role": "tool", "content": "a", "tool_call_id": "call_1"}, 7),
     ],
 )
 def test_the_size_of_a_turn_is_its_text_in_bytes(message, size):
@@ -159,6 +162,7 @@ def test_a_conversation_is_known_by_its_turns_up_to_the_first_of_the_user():
 def test_plain_prompts_are_measured(value, size, texts, first):
     prompt = read_texts(value, "prompt", 10)
     assert (prompt.text_bytes, prompt.texts, prompt.last_user_text) == (size, texts, first)
+    assert prompt.count == texts, "each text has tokens of its own around it"
 
 
 @pytest.mark.parametrize(

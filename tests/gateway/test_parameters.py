@@ -193,6 +193,10 @@ def test_tools_and_schemas_are_prompt_once_each():
     assert check(response_format=SCHEMA).prompt.text_bytes == sizes["schema"]
     both = check(tools=[FUNCTION], functions=functions, response_format=SCHEMA)
     assert both.prompt.text_bytes == sum(sizes.values())
+    documents = [{"title": "é", "text": "a page"}]
+    assert check(documents=documents).prompt.text_bytes == len(
+        json.dumps(documents, ensure_ascii=False, separators=(",", ":")).encode()
+    )
 
 
 def test_g033_the_caps_are_the_configured_ones():
