@@ -190,8 +190,16 @@ def _conversation(headers: Mapping[str, str], metadata: dict[str, str], fields: 
 
 def _user(headers: Mapping[str, str], fields: dict[str, Any]) -> str | None:
     """The end user, from whichever place names one first; limits by user see this one and nothing else."""
-    named = headers.get("x-llmrouter-user") or fields.get("safety_identifier") or fields.get("user")
+    named = _as_utf8(headers.get("x-llmrouter-user")) or fields.get("safety_identifier") or fields.get("user")
     return named[:_LONGEST_USER] if isinstance(named, str) and named else None
+
+
+def _as_utf8(header: str | None) -> str | None:
+    """A header as the body would say it: what clients send is UTF-8, though HTTP's own text is Latin-1."""
+    try:
+        return header.encode("latin-1").decode() if header else header
+    except UnicodeError:
+        return header
 
 
 def _latency_class(headers: Mapping[str, str], fields: dict[str, Any]) -> LatencyClass | None:

@@ -307,6 +307,11 @@ def test_the_clients_read_timeout_is_its_deadline(text, seconds):
     assert read().deadline_s is None
 
 
+@pytest.mark.parametrize(("sent", "user_id"), [(b"bob", "bob"), ("bób".encode(), "bób"), (b"b\xf3b", "bób")])
+def test_a_user_in_a_header_has_the_name_that_he_has_in_a_body(sent, user_id):
+    assert read(headers={"x-llmrouter-user": sent.decode("latin-1")}).user_id == user_id
+
+
 def test_what_is_measured_of_a_request():
     messages = [
         {"role": "system", "content": "é"},
