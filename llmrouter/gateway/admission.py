@@ -40,6 +40,8 @@ async def admit(state: State, ledger: Ledger, run: Run, plan: Plan) -> Plan:
         admission = await ledger.open(reservation)
     if admission.exceeded is not None:
         refused = refused or admission.exceeded
+        # No tier serves it, the cheaper one neither.
+        run.tier_id = run.request.model
         run.standings = _standings(refused)
         raise refusal(refused)
     run.standings = admission.standings

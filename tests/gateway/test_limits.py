@@ -302,6 +302,16 @@ async def test_a_spent_budget_degrades_to_the_cheaper_tier_where_the_tenant_says
     assert (newest.tier, newest.model_id) == ("auto", "s")
 
 
+async def test_a_request_that_the_cheaper_tier_refuses_too_is_not_called_degraded(tmp_path):
+    policy = 'on_budget = "degrade"\ndegrade_to = "economy"\n'
+    budget = '[tenants.default.limits]\nusd_per_day = "0"\n'
+    more = f'[tiers.economy]\nsmall = "s"\n[tenants.default]\n{policy}{budget}'
+    async with FakeBackend() as engine, running(one(engine, more=more), tmp_path) as gateway:
+        refused = await gateway.chat(max_tokens=20)
+    assert refused.status_code == 429
+    assert "x-llmrouter-degraded" not in refused.headers
+
+
 async def test_a_group_shares_its_limit_between_tenants(tmp_path):
     more = (
         "[groups.research]\nlimits.requests_per_minute = 2\n"
