@@ -10,10 +10,11 @@ from llmrouter.buckets import Bucket, put_back, standing, take_all, unused_of, w
 from llmrouter.database import reading
 from llmrouter.types import Admission, Exceeded, Limit, LimitKind, Reservation, Spent, Standing
 
-__all__ = ["Begin", "Counters", "drop_idle", "standings"]
+__all__ = ["Begin", "Counters", "drop_idle", "idle", "standings"]
 
 _LARGEST = 2**63 - 1
-_DAY_MS = 86_400_000
+_HOUR_MS = 3_600_000
+_DAY_MS = 24 * _HOUR_MS
 
 _Key = tuple[str, LimitKind]
 
@@ -116,22 +117,42 @@ def standings(path: Path, limits: Sequence[Limit], now_ms: int) -> tuple[Standin
     )
 
 
-def drop_idle(connection: sqlite3.Connection, now_ms: int, most: int) -> int:
-    """Delete at most so many counters that say no more than a missing one; returns how many.
+def idle(connection: sqlite3.Connection, now_ms: int, most: int, after: _Key | None = None) -> list[_Key]:
+    """Counters that say no more than a missing one, in the table's order from behind a key, at most so many.
 
     Those are rates that nobody used for a day and that have drained (at one a minute a millisecond drains one unit, and
-    no limit is lower), dollar windows that are over, and slots that nobody holds. The caller says BEGIN and COMMIT.
+    no limit is lower), dollar windows that are over, and slots that nobody holds. Takes no lock.
     """
-    given = {"now": now_ms, "day": now_ms - _DAY_MS, "months": now_ms - 40 * _DAY_MS, "most": most}
-    return connection.execute(_IDLE, given).rowcount
+    scope, kind = after or ("", "")
+    given = {**_moments(now_ms), "scope": scope, "kind": kind, "most": most}
+    return connection.execute(_FIND_IDLE, given).fetchall()
 
 
-_IDLE = """
-    DELETE FROM limit_counters WHERE (scope, kind) IN (
-        SELECT scope, kind FROM limit_counters WHERE
-            kind IN ('requests_per_minute', 'tokens_per_minute') AND mark < :day AND value <= :now - mark
-            OR kind = 'concurrent_requests' AND value = 0
-            OR kind LIKE 'usd%' AND mark < :months
-        LIMIT :most
-    )
-"""
+def drop_idle(connection: sqlite3.Connection, now_ms: int, keys: Iterable[_Key]) -> None:
+    """Delete those of these counters that are `idle` still. The caller says BEGIN and COMMIT."""
+    moments = _moments(now_ms)
+    connection.executemany(_DROP_IDLE, [{**moments, "scope": scope, "kind": kind} for scope, kind in keys])
+
+
+def _moments(now_ms: int) -> dict[str, int]:
+    return {
+        "now": now_ms,
+        "hours": now_ms - 2 * _HOUR_MS,
+        "day": now_ms - _DAY_MS,
+        "days": now_ms - 2 * _DAY_MS,
+        "months": now_ms - 40 * _DAY_MS,
+    }
+
+
+_IS_IDLE = """(
+    kind IN ('requests_per_minute', 'tokens_per_minute') AND mark < :day AND value <= :now - mark
+    OR kind = 'concurrent_requests' AND value = 0
+    OR kind = 'usd_per_hour' AND mark < :hours
+    OR kind = 'usd_per_day' AND mark < :days
+    OR kind = 'usd_per_month' AND mark < :months
+)"""
+_FIND_IDLE = f"""
+    SELECT scope, kind FROM limit_counters WHERE (scope, kind) > (:scope, :kind) AND {_IS_IDLE}
+    ORDER BY scope, kind LIMIT :most
+"""  # noqa: S608 - own text
+_DROP_IDLE = f"DELETE FROM limit_counters WHERE scope = :scope AND kind = :kind AND {_IS_IDLE}"  # noqa: S608 - own text

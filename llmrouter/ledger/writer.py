@@ -18,7 +18,7 @@ from llmrouter.errors import RouterError, StoreUnavailable
 from llmrouter.ledger import checkpoint, owners, recovery
 from llmrouter.ledger.batch import Batch, Opening, Operation, Recording, Releasing
 from llmrouter.ledger.inbox import Inbox
-from llmrouter.ledger.limits import drop_idle
+from llmrouter.ledger.limits import drop_idle, idle
 from llmrouter.ledger.recovery import Recovered
 from llmrouter.ledger.reservations import UnknownPolicy
 from llmrouter.ledger.spending import GroupMembers, Spending
@@ -242,11 +242,13 @@ class Writer:
             _log.exception("what process %s held elsewhere was not taken back", name)
 
     def _tidy(self) -> None:
-        connection = self._open()
-        gone = _TIDY_ROWS
-        while gone == _TIDY_ROWS:
-            with transaction(connection, self._patience_s):
-                gone = drop_idle(connection, self._terms.now_ms(), _TIDY_ROWS)
+        """Drop idle counters: found in one walk through the table without the lock, deleted a few at a time."""
+        now_ms = self._terms.now_ms()
+        last = None
+        while found := idle(self._open(), now_ms, _TIDY_ROWS, last):
+            last = found[-1]
+            with transaction(self._open(), self._patience_s):
+                drop_idle(self._open(), now_ms, found)
 
     def _leave(self) -> None:
         """Give up the owner's name; while it holds reservations, it stays for others to recover."""

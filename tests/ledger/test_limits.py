@@ -14,13 +14,13 @@ import pytest
 
 from llmrouter.database import migrate, open_database, reading, writing
 from llmrouter.errors import StoreUnavailable
-from llmrouter.ledger import spending
-from llmrouter.ledger.limits import drop_idle, standings
+from llmrouter.ledger import limits, spending
+from llmrouter.ledger.limits import drop_idle, idle, standings
 from llmrouter.ledger.queries import recent_entries
 from llmrouter.ledger.spending import spent_nano
 from llmrouter.ledger.sqlite import SqliteLedger
 from llmrouter.tenancy.limits import key_scope, tenant_scope, tier_scope, user_scope
-from llmrouter.types import Admission, Limit
+from llmrouter.types import Admission, Limit, LimitKind
 from tests.contracts.limit_stores import Clock, usd
 from tests.ledger.books import attempt, entry
 
@@ -397,10 +397,35 @@ async def test_idle_counters_go_and_those_that_still_say_something_stay(database
     for days, left in ((0, 4), (2, 2), (60, 1)):
         clock.turn(days * 86_400)
         with writing(database) as connection:
-            drop_idle(connection, clock.now_ms, 100)
+            drop_idle(connection, clock.now_ms, idle(connection, clock.now_ms, 100))
         assert len(counters(database)) == left
     assert set(counters(database)) == {("key:d", "concurrent_requests")}
     await ledger.aclose()
+
+
+@pytest.mark.parametrize(("kind", "hours"), [("usd_per_hour", 3), ("usd_per_day", 72), ("usd_per_month", 41 * 24)])
+async def test_a_dollar_window_that_is_over_goes_though_others_of_longer_kinds_stay(database, clock, kind, hours):
+    """With a hundred thousand users a day, forty days of them would be four million rows."""
+    ledger = SqliteLedger(database, now_ms=clock)
+    await ledger.open(clock.wish(Limit("user:acme/bob", kind, usd("1"))))
+    with reading(database) as connection:
+        assert idle(connection, clock.now_ms, 10) == []
+        assert idle(connection, clock.now_ms + hours * 3_600_000, 10) == [("user:acme/bob", kind)]
+    await ledger.aclose()
+
+
+def test_idle_counters_are_found_in_one_walk_and_kept_if_they_are_used_again(database, clock):
+    keys: list[tuple[str, LimitKind]] = [(f"tenant:{number}", "concurrent_requests") for number in range(5)]
+    with writing(database) as connection:
+        connection.executemany("INSERT INTO limit_counters VALUES (?, ?, 0, 0)", keys)
+        assert idle(connection, clock.now_ms, 2) == keys[:2]
+        assert idle(connection, clock.now_ms, 9, keys[1]) == keys[2:]
+        given = ("now", "hours", "day", "days", "months", "scope", "kind", "most")
+        plan = connection.execute(f"EXPLAIN QUERY PLAN {limits._FIND_IDLE}", dict.fromkeys(given, 0)).fetchall()
+        assert ["SEARCH" in step[3] for step in plan] == [True]
+        connection.execute("UPDATE limit_counters SET value = 1 WHERE scope = 'tenant:3'")
+        drop_idle(connection, clock.now_ms, keys)
+    assert counters(database) == {keys[3]: 1}
 
 
 def test_scopes_mean_what_those_who_name_them_mean(database, clock):
