@@ -92,13 +92,16 @@ def dead_owner(folder: Path, name: str) -> Iterator[bool]:
         os.close(descriptor)
 
 
-def sweep(folder: Path, known: set[str]) -> None:
-    """Take away the files of dead owners that the table does not know."""
+def sweep(folder: Path, known: set[str]) -> list[str]:
+    """Take away the files of dead owners that the table does not know; returns their names."""
+    swept = []
     with contextlib.suppress(FileNotFoundError):
         for path in list(folder.iterdir()):
             if path.name not in known:
-                with dead_owner(folder, path.name):
-                    pass
+                with dead_owner(folder, path.name) as dead:
+                    if dead:
+                        swept.append(path.name)
+    return swept
 
 
 def register(connection: sqlite3.Connection, name: str, now: datetime) -> int:

@@ -36,7 +36,7 @@ class Terms:
 
 
 def bury_dead(connection: sqlite3.Connection, terms: Terms) -> dict[str, Recovered]:
-    """End what dead owners left; returns it by owner, one without open calls too.
+    """End what dead owners left; returns it by owner, one without open calls or a row of its own too.
 
     One transaction an owner: entries, settled limits, ended reservations and the owner's own row, all or nothing.
     Several processes may do this at once; each call is booked once.
@@ -51,7 +51,8 @@ def bury_dead(connection: sqlite3.Connection, terms: Terms) -> dict[str, Recover
                     recovered = _book(connection, left, terms, "its process died")
                     connection.execute("DELETE FROM owners WHERE id = ?", (number,))
                 buried[name] = recovered
-    owners.sweep(terms.folder, {terms.own_name, *(name for _, name in found)})
+    for name in owners.sweep(terms.folder, {terms.own_name, *(name for _, name in found)}):
+        buried[name] = []  # it booked nothing, but may hold limits elsewhere
     return buried
 
 

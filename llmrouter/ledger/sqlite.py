@@ -105,6 +105,8 @@ class SqliteLedger:
             recover_s=recover_s,
         )
         self._writer = Writer(terms, self._inbox)
+        if not limits:
+            self._writer.announce()
         self._thread = threading.Thread(target=self._writer.run, name="llmrouter-ledger", daemon=True)
         self._thread.start()
 

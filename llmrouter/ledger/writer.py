@@ -73,6 +73,14 @@ class Writer:
         self._next_tidying = 0.0
         self._finishing = threading.Lock()
 
+    def announce(self) -> None:
+        """Say that this process lives before it has booked anything, so that others notice its death even then.
+
+        For who holds limits in a store elsewhere, which are taken before the books are written.
+        """
+        with contextlib.suppress(OSError):  # the first reservation will say why
+            self._lock.acquire()
+
     def run(self) -> None:
         """Work until the queue holds None."""
         # The file of another owner is all that a start has to look at; the table waits for the first regular look.

@@ -329,10 +329,31 @@ def test_files_of_owners_that_no_table_knows_are_swept_away(tmp_path):
     living.acquire()
     dead.acquire()
     dead.abandon()
-    sweep(tmp_path, set())
+    assert sweep(tmp_path, set()) == ["dead"]
     assert [path.name for path in tmp_path.iterdir()] == ["living"]
     living.release()
-    sweep(tmp_path / "nowhere", set())
+    assert sweep(tmp_path / "nowhere", set()) == []
+
+
+async def test_an_owner_that_died_before_it_booked_anything_is_told_of(database, clock):
+    """It may have taken slots in a store elsewhere, which nobody else would give back."""
+    died = OwnerLock(lock_folder(database), "died early")
+    died.acquire()
+    died.abandon()
+    told: list[tuple[str, object]] = []
+    ledger = SqliteLedger(database, now_ms=clock, on_recovered=lambda name, left: told.append((name, left)))
+    await ledger.recover()
+    assert told == [("died early", [])]
+    await ledger.aclose()
+
+
+async def test_who_has_limits_elsewhere_is_known_to_live_before_it_books(database, clock):
+    living = SqliteLedger(database, now_ms=clock, limits=False)
+    with dead_owner(lock_folder(database), living.owner_name) as dead:
+        assert not dead
+    assert (lock_folder(database) / living.owner_name).exists()
+    await living.aclose()
+    assert list(lock_folder(database).iterdir()) == []
 
 
 PROGRAM = """
