@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from llmrouter.cli.options import ConfigPath, Json, example
-from llmrouter.cli.output import print_json, print_table, say
+from llmrouter.cli.output import print_json, print_table, say, warn
 from llmrouter.errors import UsageError
 
 if TYPE_CHECKING:
@@ -115,7 +115,8 @@ def delete(
     if request_id is None and user is None and not yes:
         _confirm(f"Delete all {found} samples of {tenant}?")
     gone = delete_samples(path, wanted)
-    erase_log(path)
+    if not erase_log(path):
+        warn(f"{path.name}-wal still holds what was deleted, because others read there; run this again to empty it")
     _tell(gone, tenant, "deleted", as_json)
 
 

@@ -12,7 +12,7 @@ from llmrouter.config import Config
 from llmrouter.database import database_path
 from llmrouter.errors import RouterError
 from llmrouter.ledger.retention import apply_retention
-from llmrouter.quality.sample_store import purge_expired
+from llmrouter.quality.sample_store import erase_log, purge_expired
 
 __all__ = ["keep_house"]
 
@@ -56,8 +56,10 @@ def _round(config: Config, now: datetime, stop: threading.Event) -> None:
                 len(gone.archived_days),
                 len(gone.server_days),
             )
-        purged = purge_expired(database_path(config.store.url), now)
+        path = database_path(config.store.url)
+        purged = purge_expired(path, now)
         if purged:
+            erase_log(path)
             _log.info("%d expired samples deleted", purged)
     except _Stopped:
         return

@@ -1,13 +1,14 @@
 """The table of samples: added to in one go, read whole or in bounded parts, and deleted for good.
 
-Deleted rows are overwritten in the file (`secure_delete`), and with them goes what labels quote of them. The pages of
-the write-ahead log that held them are reused by and by; `erase_log` asks for it at once.
+Deleted rows are overwritten in the file (`secure_delete`), and with them goes what labels quote of them. The
+write-ahead log holds them until its pages are used again, which may take long; `erase_log` empties it.
 """
 
 from __future__ import annotations
 
 import hashlib
 import sqlite3
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from datetime import datetime
@@ -232,10 +233,19 @@ def _delete(path: Path, where: str, values: list[Any], at_once: int) -> int:
             return gone
 
 
-def erase_log(path: Path) -> None:
-    """Bring the write-ahead log into the file as far as its readers allow; waits for nobody."""
+def erase_log(path: Path, *, patience_s: float = 3.0) -> bool:
+    """Bring the write-ahead log into the file and empty it; False where others read or write all the time.
+
+    Each try holds up those who book calls for milliseconds only.
+    """
+    give_up = time.monotonic() + patience_s
     with store_errors(path), closing(open_database(path)) as connection:
-        connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
+        connection.execute("PRAGMA busy_timeout = 50")
+        while connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]:
+            if time.monotonic() > give_up:
+                return False
+            time.sleep(0.02)
+    return True
 
 
 def _info(row: tuple[Any, ...]) -> SampleInfo:

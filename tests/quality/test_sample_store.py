@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+from contextlib import closing
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -120,6 +122,21 @@ def test_deleted_words_are_nowhere_in_the_files(store: Path):
     stored = b"".join(each.read_bytes() for each in store.parent.iterdir())
     assert b"quick brown fox" not in stored
     assert b"lazy dog" in stored
+
+
+def test_deleted_words_leave_the_log_also_while_others_have_the_file_open(store: Path):
+    with closing(open_database(store)) as gateway:
+        gateway.execute("PRAGMA wal_autocheckpoint = 0")
+        fill(store, "r1", request='{"prompt":"the quick brown fox"}')
+        delete_samples(store, Selection(tenant_id="a"))
+        gateway.execute("BEGIN")
+        gateway.execute("SELECT count(*) FROM samples").fetchone()
+        assert not erase_log(store, patience_s=0)
+        gateway.execute("COMMIT")
+        assert erase_log(store)
+        # Read by another process: to close a file of a database here would drop SQLite's locks on it.
+        found = subprocess.run(["grep", "-rc", "quick brown fox", str(store.parent)], capture_output=True, text=True)
+    assert {line.rpartition(":")[2] for line in found.stdout.splitlines()} == {"0"}
 
 
 @pytest.mark.parametrize(("after", "left"), [(timedelta(0), []), (-timedelta(microseconds=1), ["r1"])])
