@@ -338,6 +338,14 @@ class Exceeded:
     """What the reservation needed of it."""
     reset_s: float | None
     """Seconds until it would fit if nothing else came; None for one that is larger than the whole limit."""
+    reserved: int = 0
+    """Of a dollar limit: the part of `current`, as far as is known, that calls under way have set aside and that comes
+    back unless they use it."""
+
+    @property
+    def passes(self) -> bool:
+        """Whether it might fit when calls under way have ended."""
+        return self.reset_s is not None and self.current - self.reserved + self.wanted <= self.limit.most
 
 
 @value
@@ -452,5 +460,5 @@ class LedgerEntry:
 
     def spent(self) -> Spent:
         """What settles this call's reservation."""
-        called = any(attempt.outcome not in ("no_capacity", "deadline") for attempt in self.attempts)
+        called = any(attempt.replica or attempt.outcome == "unknown" for attempt in self.attempts)
         return Spent(self.usage.input_tokens + self.usage.output_tokens, self.cost_usd, int(called))

@@ -17,6 +17,8 @@ from llmrouter.types import Bound, BoundedCall, ChatRequest, Exceeded, Reservati
 
 __all__ = ["admit", "refusal", "reservation_of", "worst_case"]
 
+_SOON_S = 1.0
+"""Retry hint where a call under way has to end first."""
 _LINGER_S = 60.0
 """How long after its last moment a call may take to be settled."""
 
@@ -166,6 +168,13 @@ def refusal(refused: Exceeded) -> RouterError:
             f"{describe(limit)}: this request may need {amount_text(limit, refused.wanted)}, and no more than {most} "
             "can ever be set aside; lower `max_tokens` or shorten the prompt",
             code="request_over_limit",
+            details=details,
+        )
+    if refused.passes and limit.kind.startswith("usd"):
+        return LimitReached(
+            f"{describe(limit)}: calls under way have set aside what is left of {amount_text(limit, limit.most)}, and "
+            f"this request may need {amount_text(limit, refused.wanted)}; try again when some have ended",
+            retry_after_s=_SOON_S,
             details=details,
         )
     wanted = f"this request may need {amount_text(limit, refused.wanted)}"

@@ -82,7 +82,7 @@ class Batch:
         Raises whatever a value that cannot be stored raises; the caller then undoes the transaction.
         """
         if self.spending is not None:
-            self._counters = Counters(self.connection, self.now_ms, self._begin)
+            self._counters = Counters(self.connection, self.now_ms, self._begin, self._reserved)
         self._look_up([_request_id(operation) for operation in operations])
         answers = [self._carry_out(operation) for operation in operations]
         self._write()
@@ -147,6 +147,11 @@ class Batch:
         self._write()
         assert self.spending is not None
         return self.spending.since(self.connection, limit, since_ms, user_id)
+
+    def _reserved(self, limit: Limit, since_ms: int, user_id: str | None) -> int:
+        self._write()
+        assert self.spending is not None
+        return self.spending.reserved(self.connection, limit, since_ms, user_id)
 
     def _write(self) -> None:
         if self._entries:

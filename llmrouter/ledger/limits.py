@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -29,10 +30,13 @@ class Counters:
     Each counter is read once and written once, however many reservations of the batch count against it.
     """
 
-    def __init__(self, connection: sqlite3.Connection, now_ms: int, begin: Begin) -> None:
+    def __init__(self, connection: sqlite3.Connection, now_ms: int, begin: Begin, reserved: Begin) -> None:
+        """`begin` says what a new dollar counter begins with, `reserved` what calls under way have set aside."""
         self._connection = connection
         self._now_ms = now_ms
         self._begin = begin
+        self._reserved = reserved
+        self._set_aside: dict[_Key, int] = {}
         self._buckets: dict[_Key, Bucket] = {}
         self._changed: set[_Key] = set()
 
@@ -41,10 +45,20 @@ class Counters:
         user_id = reservation.user_id
         taken = take_all(reservation, lambda limit: self._bucket(limit, user_id), self._now_ms)
         if isinstance(taken, Exceeded):
-            return Admission(exceeded=taken)
+            return Admission(exceeded=self._explained(taken, user_id))
         self._buckets.update(taken)
         self._changed.update(taken)
         return Admission(standings=self.standings(reservation.limits)) if taken else Admission()
+
+    def _explained(self, refused: Exceeded, user_id: str | None) -> Exceeded:
+        """With what calls under way hold of a dollar limit, looked up once a batch: a refused crowd is large."""
+        limit = refused.limit
+        if not limit.kind.startswith("usd") or refused.reset_s is None:
+            return refused
+        key = limit.scope, limit.kind
+        if key not in self._set_aside:
+            self._set_aside[key] = self._reserved(limit, window_start(limit.kind, self._now_ms), user_id)
+        return dataclasses.replace(refused, reserved=min(self._set_aside[key], refused.current))
 
     def settle(self, reservation: Reservation, spent: Spent, taken_ms: int) -> None:
         """Give back what a reservation did not use, or take what was used beyond it."""

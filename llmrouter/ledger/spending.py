@@ -83,6 +83,10 @@ class Spending:
         condition = _condition(connection, limit.scope, self._members, user_id)
         return nano + _booked(connection, condition, since_ms, last) + _reserved(connection, condition, since_ms)
 
+    def reserved(self, connection: sqlite3.Connection, limit: Limit, since_ms: int, user_id: str | None) -> int:
+        """Nano-dollars of the worst case of a scope's calls under way; inside a transaction."""
+        return _reserved(connection, _condition(connection, limit.scope, self._members, user_id), since_ms)
+
     def _add_up(
         self, connection: sqlite3.Connection, scope: str, since_ms: int, user_id: str | None
     ) -> tuple[int, int]:

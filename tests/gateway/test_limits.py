@@ -184,6 +184,45 @@ async def test_g044_a_user_is_limited_however_the_request_names_him(tmp_path, ho
     assert limit_of(second)["scope"] == "user:default/bob"
 
 
+async def test_a_budget_that_calls_under_way_have_set_aside_is_worth_another_try(tmp_path):
+    gate = Signal()
+    async with (
+        FakeBackend(Held(gate, Answer("fine", usage=usage(1, 1))), default=Answer("fine")) as engine,
+        running(one(engine, more=tenant('usd_per_day = "0.0005"')), tmp_path) as gateway,
+    ):
+        first = asyncio.create_task(gateway.chat(max_tokens=200))
+        await engine.until(lambda: engine.in_flight == 1)
+        refused = await gateway.chat(max_tokens=200)
+        gate.set()
+        await first
+        assert (await gateway.chat(max_tokens=200)).status_code == 200
+    assert (refused.status_code, refused.json()["error"]["code"]) == (429, "rate_limit_exceeded")
+    assert "calls under way have set aside" in refused.json()["error"]["message"]
+    assert (refused.headers["x-should-retry"], refused.headers["retry-after"]) == ("true", "1")
+
+
+async def test_a_client_that_leaves_while_it_waits_for_a_slot_gets_its_request_back(tmp_path):
+    gate = Signal()
+    async with (
+        FakeBackend(default=Held(gate, Answer("fine"))) as engine,
+        running(
+            one(engine, pools="max_concurrency = 1\n", more=tenant("requests_per_minute = 2")), tmp_path
+        ) as gateway,
+    ):
+        first = asyncio.create_task(gateway.chat())
+        await engine.until(lambda: engine.in_flight == 1)
+        waiting = asyncio.create_task(gateway.chat())
+        async with asyncio.timeout(5):
+            while gateway.assembly.pools["s"].status().queued == 0:
+                await asyncio.sleep(0.002)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        await gateway.settled(1)
+        gate.set()
+        await first
+        assert (await gateway.chat()).status_code == 200
+
+
 async def test_g077_the_sdk_asks_once_for_a_spent_budget_and_again_for_a_rate(tmp_path):
     limits = tenant('usd_per_day = "0.0005"\nrequests_per_minute = 600\nrequests_burst = 1')
     async with (

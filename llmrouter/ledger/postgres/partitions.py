@@ -26,7 +26,7 @@ def days_ahead(today: date) -> list[date]:
 
 
 def make_partitions(connection: psycopg.Connection[Any], days: Iterable[date]) -> None:
-    """Make the partitions of those days that have none, each day of both tables in one transaction of its own.
+    """Make the partitions that are missing of those days, each day of both tables in one transaction of its own.
 
     Readers and writers of other days are not held up: a table is made by itself and attached.
 
@@ -34,20 +34,20 @@ def make_partitions(connection: psycopg.Connection[Any], days: Iterable[date]) -
         OverflowError: a day is the last that Python knows.
         psycopg.Error: the server refuses.
     """
-    for day in sorted(set(days) - set(_days(connection))):
+    there = set.intersection(*(_days(connection, table) for table in _TABLES))
+    for day in sorted(set(days) - there):
         with connection.transaction():
             connection.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
-            if day in _days(connection):
-                continue
-            for table in _TABLES:
-                for statement in _making(table, day):
-                    connection.execute(statement.encode())
+            for table in _TABLES:  # somebody may have dropped one of the two by hand
+                if day not in _days(connection, table):
+                    for statement in _making(table, day):
+                        connection.execute(statement.encode())
 
 
 def partition_days(database: Postgres) -> list[date]:
-    """The days that have a partition, oldest first; raises `StoreUnavailable`."""
+    """The days that have a partition, of either table, oldest first; raises `StoreUnavailable`."""
     with database.transaction("BEGIN READ ONLY") as connection:
-        return _days(connection)
+        return sorted(set.union(*(_days(connection, table) for table in _TABLES)))
 
 
 def drop_partitions(database: Postgres, before: date) -> list[date]:
@@ -85,10 +85,10 @@ def _name(table: str, day: date) -> str:
     return f"{table}_{day.isoformat().replace('-', '')}"
 
 
-_NAMED = re.compile(r"ledger_(\d{4})(\d{2})(\d{2})")
+_NAMED = re.compile(r"[a-z]+_(\d{4})(\d{2})(\d{2})")
 
 
-def _days(connection: psycopg.Connection[Any]) -> list[date]:
-    query = "SELECT relname FROM pg_inherits JOIN pg_class ON oid = inhrelid WHERE inhparent = 'ledger'::regclass"
-    names = [_NAMED.fullmatch(name) for (name,) in connection.execute(query)]
-    return sorted(date(*map(int, found.groups())) for found in names if found)
+def _days(connection: psycopg.Connection[Any], table: str) -> set[date]:
+    query = "SELECT relname FROM pg_inherits JOIN pg_class ON oid = inhrelid WHERE inhparent = %s::regclass"
+    names = [_NAMED.fullmatch(name) for (name,) in connection.execute(query, (table,))]
+    return {date(*map(int, found.groups())) for found in names if found}

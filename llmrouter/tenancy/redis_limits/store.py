@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import itertools
 import logging
 import secrets
@@ -546,6 +547,12 @@ class RedisLimits:
             return
         wish.done.set_result(Admission(standings=self._standings(reservation.limits)))
 
+    def _set_aside(self, limit: Limit) -> int:
+        """What this process's own calls under way hold of a dollar limit; those of others are not known here."""
+        if not limit.kind.startswith("usd"):
+            return 0
+        return sum(each.amount for call in self._open.values() for each in call.taken if each.limit == limit)
+
     def _refused(self, wish: Wish, reservation: Reservation, claimed: dict[int, Bucket]) -> None:
         """Say why; or serve it, or ask again, where it fits by now with what came back meanwhile.
 
@@ -563,7 +570,8 @@ class RedisLimits:
             amount = item.amount // item.lease.scale
             taken = take(limit, seen, amount, now_ms)
             if taken is None:
-                reasons.append(exceeded(limit, seen, amount, now_ms))
+                refusal = exceeded(limit, seen, amount, now_ms)
+                reasons.append(dataclasses.replace(refusal, reserved=min(self._set_aside(limit), refusal.current)))
             else:
                 after[id(item.lease)] = taken
         wish.rounds += 1
