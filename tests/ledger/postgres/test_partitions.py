@@ -68,3 +68,17 @@ def test_a_partition_keeps_the_rules_of_the_books(server):
     assert asked(server, keys) == [(1,)]
     triggers = "SELECT count(*) FROM pg_trigger WHERE tgrelid = 'attempts_20261201'::regclass"
     assert asked(server, triggers) == [(1,)]
+
+
+@pytest.mark.parametrize("table", ["ledger", "attempts"])
+def test_a_partition_that_somebody_dropped_by_hand_is_made_again(server, path, table):
+    delivery = Delivery(Spool(path), server, now=lambda: NOON)
+    fill(path, [entry("r1")])
+    delivery.ship_once()
+    with server.errors(), closing(server.connect()) as connection:
+        connection.execute(f"DROP TABLE {table}_{TODAY:%Y%m%d}".encode())
+    fill(path, [entry("r2")])
+    delivery.ship_once()
+    delivery.close()
+    assert "r2" in shipped(server)
+    assert asked(server, "SELECT request_id FROM attempts WHERE request_id = 'r2'") == [("r2",)]
