@@ -115,7 +115,7 @@ def downgrade(path: Path, target: str) -> list[str]:
     Each is one transaction. What only the newer schema can hold is lost.
 
     Raises:
-        UsageError: there is no such migration, or it has not run.
+        UsageError: there is no such migration, or it has not run, or a newer llmrouter has migrated the file.
         StoreUnavailable: as `open_database`.
     """
     names = migration_names()
@@ -124,6 +124,11 @@ def downgrade(path: Path, target: str) -> list[str]:
     undone = []
     with writing(path) as connection:
         applied = {name for (name,) in connection.execute(_APPLIED, (SET,))}
+        newer = sorted(applied - set(names))
+        if newer:
+            raise UsageError(
+                f"{path} was migrated by a newer llmrouter ({', '.join(newer)}); only that can take it back"
+            )
         if target not in applied:
             raise UsageError(f"{path} has not run {target}; upgrade with `llmrouter store migrate`")
         for name in reversed(names[names.index(target) + 1 :]):

@@ -214,7 +214,7 @@ def downgrade_postgres(database: Postgres, target: str) -> list[str]:
     What only the newer schema can hold is lost.
 
     Raises:
-        UsageError: there is no such migration, or it has not run.
+        UsageError: there is no such migration, or it has not run, or a newer llmrouter has migrated the database.
         StoreUnavailable: as `Postgres.connect`.
     """
     names = numbered()
@@ -223,6 +223,11 @@ def downgrade_postgres(database: Postgres, target: str) -> list[str]:
     after = names[names.index(target) + 1 :] if target else names
     with _migrating(database) as connection:
         applied = _applied(connection) if _is_migrated(connection) else set()
+        newer = sorted(applied - set(names))
+        if newer:
+            raise UsageError(
+                f"{database.name} was migrated by a newer llmrouter ({', '.join(newer)}); only that can take it back"
+            )
         if target and target not in applied:
             raise UsageError(f"{database.name} has not run {target}; upgrade with `llmrouter store migrate`")
         undone = [name for name in reversed(after) if name in applied]
@@ -315,5 +320,5 @@ def _driver() -> Any:
         import psycopg
         import psycopg.conninfo
     except ImportError as error:
-        raise UsageError("store.ledger_url needs the PostgreSQL driver: pip install 'llmrouter[postgres]'") from error
+        raise UsageError("store.ledger_url needs the PostgreSQL driver: pip install '.[postgres]'") from error
     return psycopg

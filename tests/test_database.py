@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from llmrouter.database import (
     change_counters,
     database_path,
+    downgrade,
     from_instant,
     migrate,
     open_database,
@@ -24,7 +25,7 @@ from llmrouter.database import (
     to_instant,
     writing,
 )
-from llmrouter.errors import ConfigError, InternalError, StoreUnavailable
+from llmrouter.errors import ConfigError, InternalError, StoreUnavailable, UsageError
 from llmrouter.schema import migration_names
 
 moments = st.datetimes(
@@ -81,6 +82,8 @@ def test_a_database_of_a_newer_version_is_refused_by_name(database):
         )
     with pytest.raises(ConfigError, match=r"newer llmrouter \(0999_later\)"):
         migrate(database)
+    with pytest.raises(UsageError, match=r"newer llmrouter \(0999_later\); only that can take it back"):
+        downgrade(database, migration_names()[0])
 
 
 def test_a_migration_that_fails_leaves_nothing_behind(tmp_path):

@@ -58,6 +58,8 @@ def test_a_database_of_a_newer_version_is_refused_by_name_and_left_alone(databas
         connection.execute("INSERT INTO llmrouter_migrations (name) VALUES ('0999_later')")
     with pytest.raises(ConfigError, match=r"newer llmrouter \(0999_later\)"):
         migrate_postgres(database)
+    with pytest.raises(UsageError, match=r"newer llmrouter \(0999_later\); only that can take it back"):
+        downgrade_postgres(database, numbered()[0])
     assert migrations_of(database) == [*numbered(), "0999_later"]
 
 
