@@ -196,6 +196,8 @@ def _check_dimensions(measure: Measure, by: Sequence[str]) -> None:
 
 
 def _check(question: Question) -> None:
+    if any("\0" in name for name in (*question.by, *question.tenants)):
+        raise UsageError("a tenant or a tag cannot have a NUL in its name")
     _check_dimensions(question.measure, question.by)
     if question.since is not None and question.until is not None and question.since >= question.until:
         raise UsageError(

@@ -156,6 +156,8 @@ def test_a_place_is_not_read_further_than_the_groups_that_are_allowed(tmp_path):
         (Question(by=("colour",)), "cannot group calls by 'colour'; known: tenant, key"),
         (Question(by=("price",)), "cannot group calls by 'price'"),
         (Question(by=("tenant", "tenant")), "'tenant' is there twice"),
+        (Question(by=("tag:\0",)), "cannot have a NUL in its name"),
+        (Question(tenants=("a\0",)), "cannot have a NUL in its name"),
         (Question(by=("tag:",)), "names no tag"),
         (Question(since=NOON.date(), until=NOON.date()), "is empty"),
     ],
