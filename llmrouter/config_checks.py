@@ -29,7 +29,7 @@ def refuse_contradictions(config: Config, source: str = "configuration") -> None
 
 def contradictions(config: Config) -> list[str]:
     """One line each, beginning with the key at fault; empty when there are none."""
-    found = [*_same_port(config)]
+    found = [*_same_port(config), *_shared_without_a_secret(config)]
     for model_id, model in config.models.items():
         found += _output_past_window(f"models.{model_id}", model)
     for pool_id, pool in config.pools.items():
@@ -53,6 +53,14 @@ def oddities(config: Config) -> list[str]:
         *_odd_paths(config),
         *tenancy_oddities(config),
     ]
+
+
+def _shared_without_a_secret(config: Config) -> Iterator[str]:
+    if config.store.ledger_url is not None and config.store.secret is None:
+        yield (
+            "store.secret: not set, but gateways that share their keys in store.ledger_url need one secret, the same "
+            "${VAR} on all of them"
+        )
 
 
 def _written(section: BaseModel, *names: str) -> list[str]:

@@ -17,7 +17,7 @@ from llmrouter.errors import ConfigError, StoreUnavailable, UsageError
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-__all__ = ["Link", "Script"]
+__all__ = ["Link", "Script", "server_name"]
 
 _log = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class Link:
     """
 
     def __init__(self, url: str, what: str, *, timeout_s: float, pause_s: float) -> None:
-        self.name = _name_of(url)
+        self.name = server_name(url)
         """The server without user or password."""
         self._what = what
         self._timeout_s = timeout_s
@@ -108,7 +108,7 @@ def _client(url: str, timeout_s: float) -> Redis:
         from redis.asyncio.retry import Retry
         from redis.backoff import NoBackoff
     except ImportError as error:
-        raise UsageError("Redis needs the extra `redis`: pip install 'llmrouter[redis]'") from error
+        raise UsageError("Redis needs the extra `redis`: pip install '.[redis]'") from error
     try:
         return Redis.from_url(
             url, socket_timeout=timeout_s, socket_connect_timeout=timeout_s, retry=Retry(NoBackoff(), 0)
@@ -117,6 +117,7 @@ def _client(url: str, timeout_s: float) -> Redis:
         raise ConfigError(f"store.limits_url: {error}") from error
 
 
-def _name_of(url: str) -> str:
+def server_name(url: str) -> str:
+    """A server's address as it may be shown: without user and password."""
     parts = urlsplit(url)
     return parts.path if parts.scheme == "unix" else f"{parts.hostname or 'localhost'}:{parts.port or 6379}"

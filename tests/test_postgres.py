@@ -194,7 +194,7 @@ def test_a_database_that_does_not_exist_is_said(postgres_server):
 
 def test_a_missing_driver_is_one_sentence_that_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "psycopg", None)
-    with pytest.raises(UsageError, match=r"pip install 'llmrouter\[postgres\]'"):
+    with pytest.raises(UsageError, match=r"pip install '.\[postgres\]'"):
         Postgres("postgresql://h/b")
 
 

@@ -112,7 +112,7 @@ def _need_driver(name: str) -> None:
     try:
         __import__(name)
     except ImportError as error:
-        raise NotInstalled(f"the driver {name} is not installed (pip install 'llmrouter[redis,postgres]')") from error
+        raise NotInstalled(f"the driver {name} is not installed (pip install '.[redis,postgres]')") from error
 
 
 def _listens(port: int) -> bool:

@@ -47,7 +47,7 @@ def create(
     tier: Annotated[
         list[str] | None, typer.Option(metavar="ID", help="Tier it may use; repeat for more. Without: all.")
     ] = None,
-    admin: Annotated[bool, typer.Option("--admin", help="Let it use the admin API too.")] = False,
+    admin: Annotated[bool, typer.Option("--admin", help="Let it use the admin API too, for all tenants.")] = False,
     acl: Annotated[
         list[str] | None,
         typer.Option(metavar="LABEL", help="Label of what its requests may have seen; repeat for more."),

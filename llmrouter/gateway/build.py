@@ -40,7 +40,7 @@ from llmrouter.shared_store import SharedStore, close_store, migrate_store, read
 from llmrouter.telemetry.metrics import Metrics
 from llmrouter.tenancy.keys import KeyRing, load_keys
 from llmrouter.tenancy.limits import LimitBook
-from llmrouter.tenancy.pepper import load_pepper
+from llmrouter.tenancy.pepper import confirm_pepper, load_pepper
 from llmrouter.types import Principal, RoutingVersion, Rule
 
 if TYPE_CHECKING:
@@ -66,6 +66,7 @@ def prepare_store(config: Config) -> Path:
         UsageError: a seeded rule is not valid.
     """
     store = migrate_store(config.store)
+    confirm_pepper(store, load_pepper(config.store, database_path(config.store.url)))
     rules = seed_rules(config)
     compile_rules(RoutingVersion(1, rules, datetime.now(UTC), author="configuration"), config)
     RoutingStore(store).seed(rules)

@@ -72,5 +72,5 @@ def _driver() -> Any:
     try:
         import duckdb
     except ImportError as error:
-        raise UsageError("Parquet files need DuckDB: pip install 'llmrouter[reports]'") from error
+        raise UsageError("Parquet files need DuckDB: pip install '.[reports]'") from error
     return duckdb

@@ -101,7 +101,7 @@ def _cipher(key: bytes) -> AESGCM:
     try:
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
     except ImportError as error:
-        raise UsageError("encrypted samples need the package cryptography: pip install 'llmrouter[samples]'") from error
+        raise UsageError("encrypted samples need the package cryptography: pip install '.[samples]'") from error
     return AESGCM(key)
 
 

@@ -122,7 +122,7 @@ def _parquet(file: Path) -> Iterator[tuple[str, Any | Faulty]]:
     try:
         import duckdb
     except ImportError as error:
-        raise UsageError(f"{file}: reading Parquet needs DuckDB: pip install 'llmrouter[reports]'") from error
+        raise UsageError(f"{file}: reading Parquet needs DuckDB: pip install '.[reports]'") from error
     if not file.exists():
         raise UsageError(f"{file}: no such file")
     number = 0

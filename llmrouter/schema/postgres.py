@@ -188,6 +188,9 @@ _API_KEYS = (
 )
 
 # As in the file, a version's own row comes after its rules and seals it.
+# What must be the same at every gateway, e.g. a digest of the secret that the keys were made with.
+_MARKS = ("CREATE TABLE marks (name TEXT PRIMARY KEY, value TEXT NOT NULL)",)
+
 _ROUTING = (
     """
     CREATE TABLE routing_versions (
@@ -253,6 +256,7 @@ _ROUTING = (
 )
 
 _KEYS_RULES_DOWN = (
+    "DROP TABLE marks",
     "DROP TABLE routing_rules",
     "DROP TABLE routing_versions",
     "DROP TABLE api_keys",
@@ -265,7 +269,7 @@ _KEYS_RULES_DOWN = (
 
 _NUMBERED: tuple[tuple[str, Sequence[str], Sequence[str]], ...] = (
     ("0001_books", _BOOKS, _BOOKS_DOWN),
-    ("0002_keys_rules", (*_CHANGE_COUNTERS, *_API_KEYS, *_ROUTING), _KEYS_RULES_DOWN),
+    ("0002_keys_rules", (*_CHANGE_COUNTERS, *_API_KEYS, *_ROUTING, *_MARKS), _KEYS_RULES_DOWN),
 )
 
 

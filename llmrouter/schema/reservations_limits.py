@@ -28,6 +28,9 @@ _RESERVATIONS = (
     """,
 )
 
+# What must be the same at every start, e.g. a digest of the secret that the keys were made with.
+_MARKS = ("CREATE TABLE marks (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID",)
+
 # Integers whose meaning depends on the kind; `llmrouter.buckets` is the one place that knows it.
 _LIMITS = (
     """
@@ -84,8 +87,9 @@ _SPOOL = (
     """,
 )
 
-UP = (*_RESERVATIONS, *_LIMITS, *_KEYS, *_LEDGER, *_SPOOL)
+UP = (*_RESERVATIONS, *_LIMITS, *_KEYS, *_LEDGER, *_SPOOL, *_MARKS)
 DOWN = (
+    "DROP TABLE marks",
     "DROP TABLE spool",
     "DROP VIEW usage",
     _USAGE_VIEW.format(more=""),

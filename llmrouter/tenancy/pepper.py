@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import os
 import secrets
 from contextlib import suppress
@@ -10,8 +11,9 @@ from pathlib import Path
 from llmrouter.config import StoreConfig
 from llmrouter.database import reading
 from llmrouter.errors import ConfigError
+from llmrouter.shared_store import SharedStore, writing
 
-__all__ = ["load_pepper"]
+__all__ = ["confirm_pepper", "load_pepper"]
 
 _SHORTEST_PEPPER = 16
 
@@ -44,6 +46,29 @@ def load_pepper(config: StoreConfig, database: Path) -> bytes:
         return _read_pepper(file)
     except OSError as error:
         raise ConfigError(f"{file}: cannot be used: {error.strerror}; or set store.secret") from error
+
+
+def confirm_pepper(store: SharedStore, pepper: bytes) -> None:
+    """Make sure that the keys of a store were made with this secret; an empty store takes it for its own.
+
+    Raises:
+        ConfigError: with another one, so that every key would be refused.
+        StoreUnavailable: the store cannot be used.
+    """
+    digest = hmac.new(pepper, b"llmrouter pepper", "sha256").hexdigest()
+    with writing(store) as connection:
+        row = connection.execute("SELECT value FROM marks WHERE name = 'pepper'").fetchone()
+        if row is not None and hmac.compare_digest(row[0], digest):
+            return
+        (keys,) = connection.execute("SELECT count(*) FROM api_keys WHERE revoked_at IS NULL").fetchone()
+        if row is not None and keys:
+            raise ConfigError(
+                f"store.secret: the {keys} API keys of this store were made with another secret, so none of them would "
+                "work; set the one that they were made with (a gateway that had no store.secret keeps it in "
+                "<database>.secret), or revoke them first"
+            )
+        connection.execute("DELETE FROM marks WHERE name = 'pepper'")
+        connection.execute("INSERT INTO marks (name, value) VALUES ('pepper', ?)", (digest,))
 
 
 def _refuse_if_keys_exist(database: Path, file: Path) -> None:

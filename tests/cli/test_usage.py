@@ -144,4 +144,4 @@ def test_an_archive_without_duckdb_names_the_extra(config, tmp_path, monkeypatch
     monkeypatch.setitem(sys.modules, "duckdb", None)
     ran = llmrouter("usage", "--config", config)
     assert ran.code == 2
-    assert "pip install 'llmrouter[reports]'" in ran.err
+    assert "pip install '.[reports]'" in ran.err

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -337,3 +338,11 @@ async def test_readiness_follows_the_replicas(tmp_path):
         assert "auto" in unready.json()["reason"]
         assert (await gateway.http.get("/live")).status_code == 200
         await engine.start()
+
+
+def test_every_route_is_on_the_page_of_the_api():
+    page = Path("docs/api.md").read_text(encoding="utf-8")
+    sources = [Path("llmrouter/gateway") / name for name in ("app.py", "usage_route.py")]
+    routes = re.findall(r'@app\.\w+\("([^"]+)"', "".join(path.read_text(encoding="utf-8") for path in sources))
+    assert len(routes) > 10
+    assert [route for route in routes if route not in page] == []

@@ -27,7 +27,7 @@ def with_program(runner: VllmRunner, pool_id: str) -> VllmRunner:
     if found is None:
         raise ConfigError(
             f"pools.{pool_id}.runner.command: no program {program!r}; "
-            "pip install 'llmrouter[vllm]' (needs a GPU), or name the program that starts vLLM here"
+            "pip install '.[vllm]' (needs a GPU), or name the program that starts vLLM here"
         )
     return runner.model_copy(update={"command": (found, *runner.command[1:])})
 

@@ -19,7 +19,8 @@ from llmrouter.routing.versions import RoutingStore
 from llmrouter.schema import migration_names, migrations
 from llmrouter.schema.postgres import numbered
 from llmrouter.shared_store import SharedStore, shared_store
-from llmrouter.tenancy.keys import load_keys, load_pepper
+from llmrouter.tenancy.keys import load_keys
+from llmrouter.tenancy.pepper import confirm_pepper, load_pepper
 
 __all__ = ["check_store"]
 
@@ -28,6 +29,7 @@ def check_store(config: Config, path: Path) -> Iterator[Finding]:
     """Look at the database without changing it; one that is not there is only said to be."""
     if not path.exists():
         yield _future(path)
+        yield from _server_alone(config)
         return
     try:
         with writing(path):
@@ -48,6 +50,16 @@ def check_store(config: Config, path: Path) -> Iterator[Finding]:
         yield _rules(config, store)
     except RouterError as error:
         yield fail("store", "usable", error.message)
+
+
+def _server_alone(config: Config) -> Iterator[Finding]:
+    """The shared database of a gateway that has not started yet."""
+    try:
+        store = shared_store(config.store)
+        if isinstance(store, Postgres):
+            yield from _server(config, store)
+    except RouterError as error:
+        yield fail("store", "ledger_url", error.message)
 
 
 def _future(path: Path) -> Finding:
@@ -96,8 +108,8 @@ def _pepper(config: Config, path: Path, store: SharedStore) -> Finding:
     makes_file = config.store.secret is None and isinstance(store, Path)
     if makes_file and not path.with_name(f"{path.name}.secret").exists() and not load_keys(store):
         return info("store", "secret", "is made with the first key")
-    load_pepper(config.store, path)
-    return ok("store", "secret", "there")
+    confirm_pepper(store, load_pepper(config.store, path))
+    return ok("store", "secret", "that of the keys")
 
 
 def _keys(store: SharedStore) -> Finding:

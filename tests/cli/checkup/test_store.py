@@ -48,8 +48,8 @@ def test_a_folder_that_is_not_there_fails(tmp_path: Path):
 def test_a_new_store_lacks_a_key(config: Config):
     prepare_store(config)
     found = look(config)
-    assert [finding.status for finding in found.values()] == ["ok", "ok", "info", "warning", "ok"]
-    assert (found["secret"].status, found["keys"].status) == ("info", "warning")
+    assert [finding.status for finding in found.values()] == ["ok", "ok", "ok", "warning", "ok"]
+    assert (found["secret"].status, found["keys"].status) == ("ok", "warning")
 
 
 def test_keys_that_work_are_counted_and_expired_ones_are_not(config: Config):
