@@ -30,7 +30,9 @@ class _Nowhere:
     """Stands for a context of which only the routes are looked at."""
 
     path = None
+    store = None
     pepper = b""
+    config = None
 
 
 def admin_routes() -> list[tuple[str, str]]:
