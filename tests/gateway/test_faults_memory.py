@@ -17,7 +17,6 @@ from tests.gateway.rig import Wire, one, request, until
 from tests.support import Running, running
 
 LARGE = "x" * 100_000
-NOTHING = {"Run": 0, "Trial": 0, "ChatRequest": 0, "Exchange": 0}
 
 
 async def flood(gateway: Running, requests: list[bytes], *, connections: int = 8) -> None:
@@ -37,7 +36,7 @@ async def flood(gateway: Running, requests: list[bytes], *, connections: int = 8
 
 
 def held() -> dict[str, int]:
-    """How many things of requests are alive."""
+    """How many things of requests are alive; modules of other tests may hold some of their own."""
     gc.collect()
     kinds = (Run, Trial, ChatRequest, Exchange)
     counts = dict.fromkeys((kind.__name__ for kind in kinds), 0)
@@ -72,6 +71,7 @@ def as_told(incoming: Incoming) -> Step:
 
 
 async def test_g108_many_requests_leave_nothing_behind(tmp_path):
+    nothing = held()
     async with (
         FakeBackend(default=Decide(as_told), keep_calls=1) as engine,
         running(one(engine), tmp_path) as gateway,
@@ -82,7 +82,7 @@ async def test_g108_many_requests_leave_nothing_behind(tmp_path):
         before, tasks, resident = ours(), len(asyncio.all_tasks()), resident_bytes()
         await flood(gateway, mix * 250)
         await until(lambda: gateway.gateway.active == 0)
-        assert held() == NOTHING
+        assert held() == nothing
         assert len(asyncio.all_tasks()) <= tasks
         # One object kept of every tenth request would show, and a third of the 30 KB of each.
         assert ours() - before < 50
@@ -90,6 +90,7 @@ async def test_g108_many_requests_leave_nothing_behind(tmp_path):
 
 
 async def test_g109_failures_keep_no_prompt(tmp_path):
+    nothing = held()
     async with (
         FakeBackend(default=Decide(as_told), keep_calls=1) as engine,
         running(one(engine), tmp_path) as gateway,
@@ -111,7 +112,7 @@ async def test_g109_failures_keep_no_prompt(tmp_path):
         await flood(gateway, failing * 5)
         before, resident = ours(), resident_bytes()
         await flood(gateway, failing * 20)
-        assert held() == NOTHING
+        assert held() == nothing
         # 200 failures with 100 KB each: an object of every fourth and a third of the bodies would show.
         assert ours() - before < 50
         assert resident_bytes() - resident < 7_000_000
@@ -126,4 +127,4 @@ async def test_g109_clients_that_left_leave_no_prompt(tmp_path: Path):
                 client.leave("reset")
             await gateway.settled(round_number)
         await until(lambda: gateway.gateway.active == 0)
-        assert held() == NOTHING
+        assert held() == nothing
