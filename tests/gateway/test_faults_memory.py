@@ -119,6 +119,7 @@ async def test_g109_failures_keep_no_prompt(tmp_path):
 
 
 async def test_g109_clients_that_left_leave_no_prompt(tmp_path: Path):
+    nothing = held()
     async with FakeBackend(keep_calls=1) as engine, running(one(engine), tmp_path) as gateway:
         for round_number in range(1, 21):
             async with Wire(gateway) as client:
