@@ -98,5 +98,5 @@ def test_the_keys_come_from_the_configuration():
 
 def test_without_the_package_one_sentence_names_the_extra(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.ciphers.aead", None)
-    with pytest.raises(UsageError, match=r"pip install 'llmrouter\[samples\]'"):
+    with pytest.raises(UsageError, match=r"pip install '.\[samples\]'"):
         Vault(KEY)

@@ -580,7 +580,7 @@ async def test_idle_limits_take_no_memory_here(gateways):
 
 async def test_a_missing_driver_is_said_in_one_sentence(monkeypatch):
     monkeypatch.setitem(sys.modules, "redis.asyncio", None)
-    with pytest.raises(UsageError, match=r"pip install 'llmrouter\[redis\]'"):
+    with pytest.raises(UsageError, match=r"pip install '.\[redis\]'"):
         RedisLimits("redis://127.0.0.1:1", "g", Books().spent_so_far)
 
 
