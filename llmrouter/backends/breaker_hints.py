@@ -8,7 +8,6 @@ an end; when their store is away, each breaker is on its own again.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
 import socket
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +19,7 @@ import orjson
 from llmrouter.backends.pool import Pool
 from llmrouter.backends.replica import Replica
 from llmrouter.errors import StoreUnavailable
+from llmrouter.hosts import is_loopback
 from llmrouter.redis import Link, Script
 from llmrouter.types import value
 
@@ -139,16 +139,9 @@ class BreakerHints:
 def _address(replica: Replica, machine: str) -> str:
     """What a replica is called at every gateway: names count positions in a list, which may differ."""
     host = urlsplit(replica.base_url or "").hostname
-    if host is not None and host != "localhost" and not _is_loopback(host):
+    if host is not None and not is_loopback(host):
         return replica.base_url or ""
     return f"{replica.base_url or replica.name} on {machine}"
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 class RedisHints:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
 import socket
 from collections.abc import Iterator
 
@@ -14,7 +13,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from llmrouter.errors import ConfigError
 from llmrouter.gateway.asgi import App
 
-__all__ = ["bind", "is_loopback", "server", "split_address"]
+__all__ = ["bind", "server", "split_address"]
 
 
 def split_address(listen: str) -> tuple[str, int]:
@@ -23,16 +22,6 @@ def split_address(listen: str) -> tuple[str, int]:
     if not colon or not port.isdigit() or int(port) > 65535:
         raise ConfigError(f"listen address {listen!r} is not HOST:PORT")
     return host.strip("[]") or "0.0.0.0", int(port)  # noqa: S104 - what an empty host means everywhere
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach a host address."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def bind(listen: str) -> socket.socket:

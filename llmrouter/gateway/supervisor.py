@@ -31,9 +31,10 @@ from llmrouter.errors import ConfigError, RouterError
 from llmrouter.gateway.app import AdminContext, build_admin_app
 from llmrouter.gateway.build import check_reload, prepare_store, rules_drift
 from llmrouter.gateway.housekeeping import keep_house
-from llmrouter.gateway.listen import bind, is_loopback, server, split_address
+from llmrouter.gateway.listen import bind, server, split_address
 from llmrouter.gateway.slots import clear_slots, render_slots
 from llmrouter.gateway.worker import Boot
+from llmrouter.hosts import is_loopback
 from llmrouter.ledger.postgres.room import check_room, connections_of
 from llmrouter.postgres import Postgres
 from llmrouter.shared_store import SharedStore, shared_store
