@@ -51,7 +51,7 @@ async def admit(state: State, ledger: Ledger, run: Run, plan: Plan) -> Plan:
 
 
 def reservation_of(state: State, run: Run, plan: Plan) -> Reservation:
-    """The worst case of a plan, with every limit that it counts against.
+    """The worst case of a plan, with every limit that it counts against; tells the run what follows from it.
 
     Raises:
         RequestError: it may cost more than one entry of the books can hold.

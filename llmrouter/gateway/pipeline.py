@@ -47,7 +47,9 @@ class Pipeline:
             )
             tier = state.tier(request.model, principal)
             run = self._run(exchange.request_id, state, principal, request)
-            plan = await admit(state, self._ledger, run, tier.plan(run))
+            plan = tier.plan(run)
+            run.decision = plan.decision
+            plan = await admit(state, self._ledger, run, plan)
         except RouterError as error:
             self._metrics.refused(error.status, error.code)
             if isinstance(error, StoreUnavailable):

@@ -47,6 +47,7 @@ async def test_a_request_over_the_rate_is_refused_with_the_limit_and_when_to_com
         "2",
     )
     assert third.headers["x-should-retry"] == "true"
+    assert third.headers["x-llmrouter-routing-version"] == "1"
     assert 25 < float(third.headers["retry-after"]) <= 30
     assert first.headers["x-ratelimit-limit-requests"] == "2"
     assert [answer.headers["x-ratelimit-remaining-requests"] for answer in (first, second, third)] == ["1", "0", "0"]
