@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["PostgresServer", "RedisServer", "Server", "fresh_database"]
+__all__ = ["PostgresServer", "RedisServer", "Server", "free_port", "fresh_database"]
 
 _START_S = 20.0
 _STOP_S = 10.0
@@ -36,7 +36,7 @@ class Server(ABC):
     """
 
     def __init__(self, name: str, *, user: str | None = None) -> None:
-        self.port = _free_port()
+        self.port = free_port()
         self._name = name
         self._user = user if os.geteuid() == 0 else None
         self._process: subprocess.Popen[bytes] | None = None
@@ -239,6 +239,7 @@ def _binary(name: str) -> str:
     pytest.skip(reason)
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port of loopback where nobody listens just now."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return int(listener.getsockname()[1])

@@ -27,6 +27,7 @@ from llmrouter.testing import (
     Truncate,
 )
 from tests.gateway.rig import MESSAGES, one
+from tests.servers import free_port
 from tests.support import Running, running
 
 
@@ -113,8 +114,8 @@ async def test_keys_and_scopes(tmp_path):
 
 
 async def test_a_gateway_that_is_not_there_is_a_connection_error(tmp_path):
-    async with counting(tmp_path, Answer(), max_retries=0) as (client, _, _, engine):
-        gone = client.with_options(base_url=f"{engine.root_url[:-1]}1/v1", timeout=2)
+    async with counting(tmp_path, Answer(), max_retries=0) as (client, _, _, _):
+        gone = client.with_options(base_url=f"http://127.0.0.1:{free_port()}/v1", timeout=2)
         with pytest.raises(openai.APIConnectionError):
             await create(gone)
 
