@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Protocol
 
 from llmrouter.types import (
+    Accepted,
     Admission,
     Bound,
     ChatRequest,
@@ -67,7 +68,7 @@ class PlanInput:
     """Seconds left for the whole request."""
 
 
-Steps = Generator[Target, Outcome, None]
+Steps = Generator[Target, Outcome, Accepted | None]
 
 
 class Plan(Protocol):
@@ -80,7 +81,8 @@ class Plan(Protocol):
     def steps(self) -> Steps:
         """Yield the next target and be sent its outcome.
 
-        Returning after an outcome that is `ok` accepts that answer; returning after a failure gives up with it.
+        Returning None after an outcome that is `ok` accepts that answer; after a failure it gives up with it. Returning
+        an `Accepted` takes that answer, whatever came later. A streamed answer lives only until the plan goes on.
         Called once. The driver closes the generator in `finally`. Raises nothing: failures come in as values.
         """
 

@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Any, Literal, TypeVar, dataclass_transform
 
 __all__ = [
+    "Accepted",
     "Admission",
     "Attempt",
     "Bound",
@@ -19,10 +20,12 @@ __all__ = [
     "Endpoint",
     "Exceeded",
     "Failure",
+    "Hold",
     "LatencyClass",
     "LedgerEntry",
     "Limit",
     "LimitKind",
+    "Observation",
     "Outcome",
     "Price",
     "Principal",
@@ -33,6 +36,7 @@ __all__ = [
     "Spent",
     "Standing",
     "Target",
+    "TokenSignals",
     "Usage",
     "value",
 ]
@@ -207,6 +211,16 @@ class Failure(StrEnum):
 
 
 @value
+class Hold:
+    """A hold-back window: how much of a streamed answer is withheld until its plan has judged it."""
+
+    tokens: int
+    """Judge it after so many output tokens,"""
+    deadline_s: float
+    """or so many seconds after the request came in, if any output has arrived by then, or at its end."""
+
+
+@value
 class Target:
     """One step of a plan: call this model."""
 
@@ -216,6 +230,50 @@ class Target:
     """Why this model, in words for `explain` and the ledger, e.g. `rule:code-to-large` or `fallback:timeout`."""
     wait_s: float = 0.0
     """Seconds to wait before the call, e.g. an engine's Retry-After."""
+    ask: ChatRequest | None = None
+    """What is sent instead of the client's request: more choices, log-probabilities, a question about an answer."""
+    observe: bool = False
+    """The plan wants to see the answer, as `Outcome.seen`."""
+    hold: Hold | None = None
+    """Of a stream: withhold so much; `seen` then tells of the prefix. A stream without it is observed at its first
+    output."""
+    beside: tuple[Target, ...] = ()
+    """Further calls made at the same time, whole answers each; the outcomes come together, in this order. None of them
+    has a `beside` of its own, and none streams."""
+
+
+@value
+class TokenSignals:
+    """What the log-probabilities (natural, of the tokens seen so far) of one answer say; None where not reported."""
+
+    tokens: int
+    mean_logprob: float
+    min_logprob: float
+    first_logprob: float
+    """Mean of the first five tokens."""
+    mean_margin: float | None = None
+    """Mean difference between the best and the second-best token."""
+    mean_entropy: float | None = None
+    """Mean entropy in nats over the reported alternatives, renormalised."""
+
+
+@value
+class Observation:
+    """What a plan may see of an answer; a held-back stream is one choice whose text is not over."""
+
+    texts: tuple[str, ...]
+    """Of each choice, by index; `""` where it has none."""
+    finish: tuple[str | None, ...]
+    """Finish reason of each choice; None while it goes on."""
+    tool_calls: tuple[tuple[tuple[str, str], ...], ...] = ()
+    """Of each choice: name and arguments (JSON text, as the model wrote it) of each call."""
+    refused: tuple[bool, ...] = ()
+    """The engine itself marks the choice as a refusal."""
+    signals: tuple[TokenSignals | None, ...] = ()
+    first_token: Mapping[str, float] = field(default_factory=dict)
+    """Log-probability of each reported alternative of the first choice's first token."""
+    usage: Usage = Usage()
+    whole: bool = True
 
 
 @value
@@ -227,14 +285,30 @@ class Outcome:
     status: int = 0
     message: str = ""
     retry_after_s: float | None = None
-    confidence: float | None = None
-    """Calibrated probability that the answer is good, where the plan asked for one."""
     error: Mapping[str, Any] | None = None
     """The engine's own error object, for a client-side fault that must be passed on."""
+    seen: Observation | None = None
+    """Where the target asked to observe and there is an answer."""
+    beside: tuple[Outcome, ...] = ()
+    """Of `target.beside`, in that order."""
 
     @property
     def ok(self) -> bool:
         return self.failure is None
+
+
+@value
+class Accepted:
+    """The answer that a plan settles on, where that is not simply the last one."""
+
+    outcome: Outcome
+    """One that was sent into the plan or lay in a `beside`; it is `ok`, and no stream that the plan left behind."""
+    choice: int = 0
+    """Which of its choices, where the request was asked with more than the client wants."""
+    reason: str = ""
+    """Replaces the target's reason in the ledger and in the headers."""
+    check: str = ""
+    """What the checks said, in one short line for the ledger and the headers, e.g. `agreement 3/4 0.93`."""
 
 
 @value
@@ -365,6 +439,10 @@ class Decision:
     reason: str
     rule_id: str | None = None
     routing_version: int = 0
+    route: str = ""
+    """What a learned policy chose: a role, or `cascade`; empty for plain rules."""
+    score: float | None = None
+    """Its prediction, before any call, that the first model's answer is good."""
 
 
 @value

@@ -23,10 +23,12 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from llmrouter.protocols import Candidate, Steps
+from llmrouter.protocols import Candidate
 from llmrouter.types import Bound, BoundedCall, Decision, Failure, Outcome, Target
 
 __all__ = ["REACTIONS", "FallbackPlan", "Reaction"]
+
+_Walk = Generator[Target, Outcome, None]
 
 Reaction = Literal["retry", "next", "larger", "give_up"]
 
@@ -90,7 +92,7 @@ class FallbackPlan:
         """The models in the order in which they are tried."""
         return self._chain
 
-    def steps(self) -> Steps:
+    def steps(self) -> _Walk:
         busy: dict[str, _Busy] = {}
         too_small = 0
         reason = self._decision.reason
@@ -124,7 +126,7 @@ class FallbackPlan:
             outcome = yield Target(candidate.model_id, candidate.role, f"retry:{outcome.failure}")
         return outcome
 
-    def _wait(self, busy: dict[str, _Busy], too_small: int) -> Steps:
+    def _wait(self, busy: dict[str, _Busy], too_small: int) -> _Walk:
         """Call the model that is ready soonest, after its wait, while waits are left and fit."""
         waited_s = 0.0
         for _ in range(self._retries):

@@ -1,0 +1,1 @@
+"""Work on labels away from the gateway: train, measure, certify, simulate."""
