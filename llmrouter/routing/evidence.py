@@ -75,6 +75,11 @@ class Move:
     the evidence. `accept`: take the answer with the vote `choice`."""
     role: str
     check: Check = "none"
+    peers: int = 0
+    """Agreement: how many peers shall have answered after this move, `peer1` first; those that have are not asked
+    again, and neither is `role` once it has answered."""
+    samples: int = 1
+    """Agreement: how many answers of `role` are asked for at once."""
     choice: int = 0
     """Position in the evidence's `votes`."""
     score: float | None = None
