@@ -47,12 +47,17 @@ class Candidate:
 
     model_id: str
     role: str
+    """`small`, `large`, `frontier`, or `peer1`, `peer2`, … for those that only help to check."""
     replicas: int
     input_tokens: int
     """Conservative bound of this request's prompt for this model."""
     output_tokens: int
     """The most tokens it may write for all choices together."""
     context_window: int | None = None
+
+    @property
+    def is_peer(self) -> bool:
+        return self.role.startswith("peer")
 
 
 @value

@@ -136,6 +136,8 @@ class ChatRequest:
     """Seconds the client will wait, if it said so."""
     user_id: str | None = None
     """The end user as the request names him: header `x-llmrouter-user`, else `safety_identifier`, else `user`."""
+    role: str | None = None
+    """The role the client insists on, by the header `x-llmrouter-role`: `small`, `large` or `frontier`."""
     latency_class: LatencyClass | None = None
     """What the request asks for: header `x-llmrouter-class`, else its `service_tier`; None where it says neither."""
 
@@ -237,6 +239,8 @@ class Target:
     hold: Hold | None = None
     """Of a stream: withhold so much; `seen` then tells of the prefix. A stream without it is observed at its first
     output."""
+    verifier: str | None = None
+    """Name of the verifier that is to score the answer's text, as `Observation.verdict`."""
     beside: tuple[Target, ...] = ()
     """Further calls made at the same time, whole answers each; the outcomes come together, in this order. None of them
     has a `beside` of its own, and none streams."""
@@ -274,6 +278,8 @@ class Observation:
     """Log-probability of each reported alternative of the first choice's first token."""
     usage: Usage = Usage()
     whole: bool = True
+    verdict: float | None = None
+    """A verifier's score of the first choice, from 0 to 1; None where none was asked or it gave none."""
 
 
 @value

@@ -30,6 +30,7 @@ _READ_HEADERS = frozenset(
         b"x-llmrouter-intent",
         b"x-llmrouter-conversation",
         b"x-llmrouter-class",
+        b"x-llmrouter-role",
         b"x-llmrouter-user",
         b"x-stainless-read-timeout",
     )

@@ -49,9 +49,13 @@ class TierModel:
 
 
 def tier_models(config: Config, tier_id: str) -> tuple[TierModel, ...]:
-    """The models of a tier in fallback order."""
+    """The models of a tier in fallback order, then the peers of one whose strategy asks them."""
+    tier = config.tiers[tier_id]
+    roles = [*tier.roles.items()]
+    if tier.strategy != "rules":
+        roles += [(f"peer{number}", model_id) for number, model_id in enumerate(tier.peers, start=1)]
     models = []
-    for role, model_id in config.tiers[tier_id].roles.items():
+    for role, model_id in roles:
         pool = config.pools[config.pool_of(model_id)]
         replicas = pool.runner.replicas if pool.runner is not None else max(len(pool.urls), 1)
         capabilities = config.capabilities_of(model_id)
@@ -90,14 +94,15 @@ class Tier:
         With `hosted=False` those of hosted pools only where no other can.
         """
         able = [m for m in self._models if request.needs <= m.capabilities] if request.needs else self._models
-        if not able:
+        if all(model.role.startswith("peer") for model in able):
             raise self._unable(request)
         fitting = [candidate for model in able if (candidate := self._fit(model, request)) is not None]
-        if not fitting:
+        if all(candidate.is_peer for candidate in fitting):
             raise self._too_long(able, request)
         if not hosted:
             theirs = {model.model_id for model in able if model.hosted}
-            fitting = [candidate for candidate in fitting if candidate.model_id not in theirs] or fitting
+            own = [candidate for candidate in fitting if candidate.model_id not in theirs]
+            fitting = fitting if all(candidate.is_peer for candidate in own) else own
         return fitting
 
     def _fit(self, given: TierModel, request: ChatRequest) -> Candidate | None:

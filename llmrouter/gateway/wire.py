@@ -31,6 +31,8 @@ _LONGEST_USER = 256
 _CLASS_OF_SERVICE: dict[str, LatencyClass] = {"priority": "interactive", "fast": "interactive", "flex": "batch"}
 """What a `service_tier` asks of us; the others leave it to the key and the tier."""
 
+ROLES = ("small", "large", "frontier")
+
 _KNOWN = {"chat": CHAT_FIELDS, "completions": COMPLETION_FIELDS, "embeddings": EMBEDDING_FIELDS}
 
 
@@ -95,6 +97,7 @@ def parse(
         tags=metadata,
         deadline_s=_deadline(headers),
         user_id=_user(headers, fields),
+        role=_role(headers),
         latency_class=_latency_class(headers, fields),
     )
 
@@ -200,6 +203,13 @@ def _as_utf8(header: str | None) -> str | None:
         return header.encode("latin-1").decode() if header else header
     except UnicodeError:
         return header
+
+
+def _role(headers: Mapping[str, str]) -> str | None:
+    named = headers.get("x-llmrouter-role")
+    if named is not None and named not in ROLES:
+        raise RequestError(f"`x-llmrouter-role` must be one of {', '.join(ROLES)}", param="x-llmrouter-role")
+    return named
 
 
 def _latency_class(headers: Mapping[str, str], fields: dict[str, Any]) -> LatencyClass | None:

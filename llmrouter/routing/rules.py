@@ -37,7 +37,8 @@ class Choice:
     role: str
     model_id: str
     reason: str
-    """`rule:<id>`, `default:<role>`, or `capable:<role>` when the default model cannot take the request."""
+    """`rule:<id>`, `override:<role>`, `default:<role>`, or `capable:<role>` when the default model
+    cannot take the request."""
 
 
 class Able:
@@ -49,7 +50,7 @@ class Able:
         self.by_role: dict[str, Candidate] = {}
         self.by_model: dict[str, Candidate] = {}
         for candidate in candidates:
-            if candidate.role != "peer":
+            if not candidate.is_peer:
                 self.by_role.setdefault(candidate.role, candidate)
                 self.by_model.setdefault(candidate.model_id, candidate)
 

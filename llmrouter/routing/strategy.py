@@ -38,8 +38,10 @@ class RulesStrategy:
 
     def choose(self, given: PlanInput) -> Choice:
         """The model that the request starts with; raises as `plan` does."""
-        if all(candidate.role == "peer" for candidate in given.candidates):
+        if all(candidate.is_peer for candidate in given.candidates):
             raise UnsupportedParameter(f"no model of tier {self.tier_id!r} can take this request")
+        if given.request.role is not None:
+            return self._wished(given.request.role, given.candidates)
         return self.rule_set.choose(
             given.request,
             tenant_id=given.principal.tenant_id,
@@ -49,6 +51,16 @@ class RulesStrategy:
             candidates=given.candidates,
             input_tokens=input_tokens(given),
             now=given.now,
+        )
+
+    def _wished(self, role: str, candidates: Sequence[Candidate]) -> Choice:
+        for candidate in candidates:
+            if candidate.role == role:
+                return Choice(None, role, candidate.model_id, f"override:{role}")
+        have = ", ".join(each.role for each in candidates if not each.is_peer)
+        raise UnsupportedParameter(
+            f"tier {self.tier_id!r} has no {role} model that can take this request; it has {have}",
+            param="x-llmrouter-role",
         )
 
     def sticky_key(self, given: PlanInput) -> str:
@@ -74,7 +86,7 @@ def default_order(tier: TierConfig) -> tuple[str, ...]:
 
 def input_tokens(given: PlanInput) -> int:
     """The count that rules compare with: the largest bound of the models that can take the request."""
-    return max(candidate.input_tokens for candidate in given.candidates if candidate.role != "peer")
+    return max(candidate.input_tokens for candidate in given.candidates if not candidate.is_peer)
 
 
 def fallback_chain(tier: TierConfig, candidates: Sequence[Candidate], role: str) -> tuple[Candidate, ...]:

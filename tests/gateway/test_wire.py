@@ -430,3 +430,10 @@ def test_work_grows_no_faster_than_the_body(kind):
     limits = LimitsConfig(max_messages=100_000, max_tools=100_000)
     small, large = (steps_of(many(size)[kind], limits) for size in (500, 5_000))
     assert large <= 11 * small
+
+
+def test_a_client_may_insist_on_a_role_and_only_on_one_that_exists():
+    body = json.dumps({"model": "auto", "messages": [{"role": "user", "content": "hi"}]}).encode()
+    assert parse("chat", body, {"x-llmrouter-role": "large"}, LimitsConfig()).role == "large"
+    with pytest.raises(RequestError, match="must be one of small, large, frontier"):
+        parse("chat", body, {"x-llmrouter-role": "huge"}, LimitsConfig())

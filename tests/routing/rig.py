@@ -71,7 +71,7 @@ def candidate(role: str, model_id: str | None = None, **changes: Any) -> Candida
         "frontier": ("hosted", 128000),
         "peer": ("spare", None),
     }
-    name, window = known[role]
+    name, window = known["peer" if role.startswith("peer") else role]
     fields: dict[str, Any] = {"replicas": 2, "input_tokens": 100, "output_tokens": 50, "context_window": window}
     return Candidate(model_id=model_id or name, role=role, **(fields | changes))
 

@@ -172,3 +172,15 @@ def test_explain_without_a_rule_names_the_default_and_models_outside_the_tier():
     told = explain(economy, given(candidates=ALL[:1]))
     assert (told.rule_id, told.reason, told.sticky_by) == (None, "default:small", "key")
     assert told.rules[0].why_not == ("model_id: m70 plays no role in tier 'economy'",)
+
+
+def test_a_role_that_the_request_insists_on_wins_over_every_rule():
+    plan = strategy(rule("code", "small", intent="code")).plan(given(ask(intent="code", role="large")))
+    assert plan.decision == Decision("rules", "override:large", None, 3)
+    assert models(plan.chain) == ["m70", "hosted"]
+
+
+def test_a_role_that_the_tier_has_not_is_refused_by_name():
+    with pytest.raises(RequestError, match=r"no frontier model .* it has small") as caught:
+        strategy().plan(given(ask(role="frontier"), candidates=ALL[:1]))
+    assert caught.value.param == "x-llmrouter-role"
