@@ -21,6 +21,8 @@ from llmrouter.sections import (
     ENGINE_CAPABILITIES,
     AdminConfig,
     BreakerConfig,
+    CascadeConfig,
+    DriftConfig,
     GpuPrice,
     Identifier,
     LimitsConfig,
@@ -59,9 +61,11 @@ __all__ = [
     "LIMIT_KINDS",
     "AdminConfig",
     "BreakerConfig",
+    "CascadeConfig",
     "ClassConfig",
     "ClassesConfig",
     "Config",
+    "DriftConfig",
     "GpuPrice",
     "GroupConfig",
     "Identifier",
@@ -84,7 +88,7 @@ __all__ = [
     "TierConfig",
     "TimeoutConfig",
     "VllmRunner",
-    "anchor_store",
+    "anchor_paths",
     "load",
     "parse",
 ]
@@ -168,7 +172,7 @@ def load(path: Path, environ: Mapping[str, str] | None = None) -> Config:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from error
     config = parse(text, source=str(path), environ=environ)
-    return anchor_store(config, path.resolve().parent)
+    return anchor_paths(config, path.resolve().parent)
 
 
 def parse(text: str, *, source: str = "configuration", environ: Mapping[str, str] | None = None) -> Config:
@@ -184,13 +188,19 @@ def parse(text: str, *, source: str = "configuration", environ: Mapping[str, str
         raise ConfigError("\n".join(_explain(source, item) for item in error.errors())) from error
 
 
-def anchor_store(config: Config, folder: Path) -> Config:
-    """The configuration with a relative store path taken from the folder of its file."""
+def anchor_paths(config: Config, folder: Path) -> Config:
+    """The configuration with the relative paths of its store and artefacts taken from the folder of its file."""
     database = Path(config.store.url.removeprefix("sqlite:///"))
-    if database.is_absolute():
-        return config
-    store = config.store.model_copy(update={"url": f"sqlite:///{folder / database}"})
-    return config.model_copy(update={"store": store})
+    if not database.is_absolute():
+        store = config.store.model_copy(update={"url": f"sqlite:///{folder / database}"})
+        config = config.model_copy(update={"store": store})
+    tiers = {
+        tier_id: tier
+        if tier.artefact_folder is None
+        else tier.model_copy(update={"artefact": str(folder / tier.artefact_folder)})
+        for tier_id, tier in config.tiers.items()
+    }
+    return config if tiers == config.tiers else config.model_copy(update={"tiers": tiers})
 
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")

@@ -39,6 +39,8 @@ def contradictions(config: Config) -> list[str]:
     for tier_id, tier in config.tiers.items():
         at = f"tiers.{tier_id}"
         found += [*_missing_fallback(at, tier), *_longer_wait(at, tier, config)]
+        if tier.is_learned:
+            found += [*_unlisted_checks(at, tier), *_idle_checks(f"{at}.cascade", tier, config)]
     return [*found, *tenancy_contradictions(config)]
 
 
@@ -49,6 +51,7 @@ def oddities(config: Config) -> list[str]:
         *_idle_queues(config),
         *_idle_models(config),
         *_idle_peers(config),
+        *_idle_learning(config),
         *_idle_retries(config),
         *_odd_paths(config),
         *tenancy_oddities(config),
@@ -155,6 +158,36 @@ def _missing_fallback(at: str, tier: TierConfig) -> Iterator[str]:
                 yield f"{at}.fallback: names {role}, but the tier has no {role} model"
 
 
+def _idle_checks(at: str, tier: TierConfig, config: Config) -> Iterator[str]:
+    """Checks that a cascade could never run, or not in time."""
+    cascade, small = tier.cascade, tier.small or ""
+    silence_s = config.server.keepalive_comment_s
+    if cascade.hold_back_s >= silence_s:
+        yield (
+            f"{at}.hold_back_s: {cascade.hold_back_s:g} s is not shorter than server.keepalive_comment_s = "
+            f"{silence_s:g} s, and nothing may be sent before a beginning has been judged"
+        )
+    if not _written(cascade, "checks"):
+        return
+    for name in cascade.checks:
+        if name in ("logprobs", "self_check") and "logprobs" not in config.capabilities_of(small):
+            yield f'{at}.checks: {name} needs log-probabilities, and models.{small}.capabilities lists no "logprobs"'
+    if "agreement" in cascade.checks and cascade.samples < 2 and not (tier.peers and cascade.max_peers):
+        yield f"{at}.checks: agreement needs a second answer; give the tier peers, or samples of at least 2"
+    if "verifier" in cascade.checks and cascade.verifier is None:
+        yield f"{at}.checks: verifier is listed, but no verifier is named"
+
+
+def _unlisted_checks(at: str, tier: TierConfig) -> Iterator[str]:
+    cascade = tier.cascade
+    if cascade.verifier is not None and "verifier" not in cascade.checks:
+        yield f'{at}.cascade.verifier: checks does not list "verifier"'
+    if _written(cascade, "samples") and cascade.samples > 1 and "agreement" not in cascade.checks:
+        yield f'{at}.cascade.samples: checks does not list "agreement", which compares them'
+    if _written(cascade, "max_peers") and cascade.max_peers > len(tier.peers):
+        yield f"{at}.cascade.max_peers: {cascade.max_peers}, but the tier has {len(tier.peers)} peers"
+
+
 def _late_drain(config: Config) -> Iterator[str]:
     server = config.server
     if _written(server, "drain_s") and server.drain_s > server.request_timeout_s:
@@ -190,8 +223,20 @@ def _odd_paths(config: Config) -> Iterator[str]:
 
 def _idle_peers(config: Config) -> Iterator[str]:
     for tier_id, tier in config.tiers.items():
-        if tier.peers and tier.strategy == "rules":
-            yield f'tiers.{tier_id}.peers: the strategy "rules" asks no peers'
+        if tier.peers and tier.strategy != "cascade":
+            yield f'tiers.{tier_id}.peers: the strategy "{tier.strategy}" asks no peers'
+
+
+def _idle_learning(config: Config) -> Iterator[str]:
+    for tier_id, tier in config.tiers.items():
+        if tier.strategy != "cascade":
+            for name in _written(tier, "cascade"):
+                yield f'tiers.{tier_id}.{name}: the strategy "{tier.strategy}" checks no answers'
+        if not tier.is_learned:
+            for name in _written(tier, "artefact", "escalation_share", "sticky_saving"):
+                yield f'tiers.{tier_id}.{name}: the strategy "rules" has learned nothing; "router" or "cascade" has'
+    if not any(tier.is_learned for tier in config.tiers.values()) and _written(config.routing, "drift"):
+        yield "routing.drift: no tier has a learned strategy, so nothing is watched"
 
 
 def _idle_retries(config: Config) -> Iterator[str]:

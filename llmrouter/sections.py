@@ -9,6 +9,7 @@ import difflib
 import re
 from collections.abc import Mapping
 from decimal import Decimal
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
@@ -22,6 +23,8 @@ __all__ = [
     "ENGINE_CAPABILITIES",
     "AdminConfig",
     "BreakerConfig",
+    "CascadeConfig",
+    "DriftConfig",
     "GpuPrice",
     "Identifier",
     "LimitsConfig",
@@ -346,10 +349,36 @@ class PoolConfig(Section):
         return self.runner.kind if self.runner is not None else self.api
 
 
+class CascadeConfig(Section):
+    """How a tier with `strategy = "cascade"` may examine a cheap answer before the client gets it."""
+
+    checks: tuple[Literal["agreement", "self_check", "logprobs", "verifier"], ...] = (
+        "agreement",
+        "self_check",
+        "logprobs",
+        "verifier",
+    )
+    """Which ones may be used; the learned policy picks per request. Format checks always run."""
+    samples: Annotated[int, Field(ge=1, le=16)] = 1
+    """Answers of the small model that agreement may ask for at once; with 1 it compares the peers' alone."""
+    max_peers: Annotated[int, Field(ge=0, le=8)] = 3
+    """How many of the tier's `peers` one request may ask, the first ones."""
+    hold_back_tokens: Annotated[int, Field(ge=1, le=4096)] = 24
+    """Of a stream, at most so many tokens are withheld while its beginning is judged."""
+    hold_back_s: Annotated[float, Field(gt=0, le=60)] = 0.4
+    """And for at most so long; it adds to the time to the first token."""
+    whole_tokens: Annotated[int, Field(ge=0, le=4096)] = 32
+    """A stream that may write at most so many tokens is checked as a whole answer; 0 never does that."""
+    verifier: Identifier | None = None
+    """Entry point in the group `llmrouter.verifiers` that scores answers; None has none."""
+
+
 class TierConfig(Section):
     """A logical model that clients ask for: which models play which role, and what is tried when one fails."""
 
-    strategy: Literal["rules"] = "rules"
+    strategy: Literal["rules", "router", "cascade"] = "rules"
+    """`rules` chooses by rules and `default` alone; `router` by what it has learned about prompts, where no rule wins;
+    `cascade` may also call the small model first and check its answer."""
     description: str = ""
     small: Identifier | None = None
     large: Identifier | None = None
@@ -366,6 +395,16 @@ class TierConfig(Section):
     sticky: Literal["conversation", "key"] = "conversation"
     latency_class: LatencyClass = "standard"
     """The class of requests that ask for none and whose key has none."""
+    artefact: Annotated[str, Field(min_length=1)] = "published"
+    """What a learned strategy has learned: `published` is that of the routing version in force and, while it has none,
+    the generic one; `generic` is always the one in this package, which promises nothing; else the folder that
+    `train-router` wrote."""
+    escalation_share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Most of one tenant's recent requests that a learned strategy sends above the small model."""
+    sticky_saving: Annotated[float, Field(ge=0, le=1000)] = 1.0
+    """A learned strategy keeps a conversation on its model unless another saves more than so many times what the lost
+    prefix cache costs; 0 decides every turn anew."""
+    cascade: CascadeConfig = CascadeConfig()
     limits: LimitSet = LimitSet()
     """Of all tenants together on this tier."""
 
@@ -374,6 +413,11 @@ class TierConfig(Section):
         roles = self.roles
         if not roles:
             raise ValueError("a tier needs at least one of small, large, frontier")
+        if self.is_learned and ("small" not in roles or len(roles) < 2):
+            raise ValueError(f"strategy = {self.strategy!r} chooses between small and large or frontier; give both")
+        for peer in self.peers if self.is_learned else ():
+            if self.peers.count(peer) > 1 or peer in roles.values():
+                raise ValueError(f"peers: {peer!r} has another place in this tier; a peer must be a further model")
         if self.default is not None and self.default not in roles:
             raise ValueError(f"default = {self.default!r}, but the tier has no {self.default} model")
         if not any(role in roles for role in self.fallback):
@@ -386,6 +430,16 @@ class TierConfig(Section):
         order = (*self.fallback, *(r for r in ("small", "large", "frontier") if r not in self.fallback))
         found = {role: getattr(self, role) for role in order}
         return {role: model for role, model in found.items() if model is not None}
+
+    @property
+    def artefact_folder(self) -> Path | None:
+        """The folder that `artefact` names, if it names one."""
+        return None if self.artefact in ("published", "generic") else Path(self.artefact)
+
+    @property
+    def is_learned(self) -> bool:
+        """Whether an artefact decides what the rules leave open."""
+        return self.strategy != "rules"
 
     @property
     def default_role(self) -> str:
@@ -409,12 +463,25 @@ class RuleConfig(Section):
         return self
 
 
+class DriftConfig(Section):
+    """Whether requests still look like those that an artefact was calibrated on."""
+
+    watch: bool = True
+    """Compare them and warn, in the log and in the metrics."""
+    fall_back: bool = True
+    """On drift, go back to the last certified operating point, or to the safest route where none is certified, until
+    the next routing version is published."""
+    window: Annotated[int, Field(ge=100, le=1_000_000)] = 2000
+    """How many recent requests of a worker are compared."""
+
+
 class RoutingConfig(Section):
     """`rules` seed version 1 of a new store; afterwards the store rules and `llmrouter rules apply` publishes."""
 
     reference_model: Identifier | None = None
     """The model against which savings are stated; None takes the last role of the first tier."""
     rules: tuple[RuleConfig, ...] = ()
+    drift: DriftConfig = DriftConfig()
 
 
 def suggest(name: str, known: Any) -> str:

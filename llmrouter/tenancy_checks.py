@@ -11,8 +11,8 @@ from llmrouter.errors import ConfigError, RequestError
 from llmrouter.gateway.tiers import Tier, tier_models
 from llmrouter.pricing.book import PriceBook
 from llmrouter.protocols import PlanInput
-from llmrouter.registry import strategy_factory
 from llmrouter.routing.rules import RuleSet
+from llmrouter.routing.strategy import build_rules_strategy
 from llmrouter.types import Bound, ChatRequest, Principal, value
 
 __all__ = ["limits_above", "tenancy_contradictions", "tenancy_oddities"]
@@ -248,7 +248,8 @@ def _worst_cases(config: Config) -> Mapping[str, _Worst]:
 
 
 def _bound(config: Config, tier_id: str, now: datetime) -> Bound | None:
-    strategy = strategy_factory(config.tiers[tier_id].strategy)(tier_id, config, RuleSet(0, ()))
+    # A learned strategy sets aside at least as much as plain rules do, and what it has learned is not looked at here.
+    strategy = build_rules_strategy(tier_id, config, RuleSet(0, ()))
     tier = Tier(tier_id, tier_models(config, tier_id), strategy, clamp=config.limits.clamp_output_tokens)
     request = ChatRequest("chat", tier_id, {}, text_bytes=_PROMPT_BYTES, message_count=1)
     try:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import httpx
 
-from llmrouter.config import Config, anchor_store, parse
+from llmrouter.config import Config, anchor_paths, parse
 from llmrouter.database import database_path, migrate, open_database
 from llmrouter.gateway.app import AdminContext, build_admin_app
 from llmrouter.gateway.asgi import Gateway
@@ -116,7 +116,7 @@ async def running(
         background: probe the pools and follow the store; without it, call `follow_store` where a test needs it.
         ledger: the books, instead of those in the store.
     """
-    config = anchor_store(parse(text, environ={}), folder)
+    config = anchor_paths(parse(text, environ={}), folder)
     store = database_path(config.store.url)
     if not store.exists():
         store.write_bytes(_migrated())
@@ -131,7 +131,7 @@ async def running(
     assembly = Assembly(config, ledger=ledger)
 
     def reload() -> None:
-        assembly.reload(anchor_store(parse(config_path.read_text(), environ={}), folder), assembly.state.version + 1)
+        assembly.reload(anchor_paths(parse(config_path.read_text(), environ={}), folder), assembly.state.version + 1)
 
     context = AdminContext(
         config=lambda: assembly.state.config,

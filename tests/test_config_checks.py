@@ -45,7 +45,24 @@ def test_a_low_time_limit_contradicts_no_default():
     assert contradictions(config("[server]\nrequest_timeout_s = 5")) == []
 
 
+def cascade(*lines: str, more: str = "") -> Config:
+    """Tier `auto` with the strategy `cascade`."""
+    section = "\n".join(("[tiers.auto.cascade]", *lines)) if lines else ""
+    return config(more, tier_extra=f'strategy = "cascade"\n{section}')
+
+
 CONTRADICTORY = {
+    "tiers.auto.cascade.hold_back_s: 20": cascade("hold_back_s = 20"),
+    "tiers.auto.cascade.hold_back_s: 0.4": cascade(more="[server]\nkeepalive_comment_s = 0.3"),
+    "tiers.auto.cascade.checks: agreement": cascade('checks = ["agreement"]'),
+    "tiers.auto.cascade.checks: verifier": cascade('checks = ["verifier"]'),
+    "tiers.auto.cascade.checks: self_check": config(
+        model_extra="capabilities = []",
+        tier_extra='strategy = "cascade"\n[tiers.auto.cascade]\nchecks = ["self_check"]',
+    ),
+    "tiers.auto.cascade.verifier: checks": cascade('verifier = "v"', 'checks = ["logprobs"]'),
+    "tiers.auto.cascade.samples: checks": cascade("samples = 3", 'checks = ["logprobs"]'),
+    "tiers.auto.cascade.max_peers: 2": cascade("max_peers = 2"),
     "pools.s.queue_timeout_s: 700": config(pool_extra="queue_timeout_s = 700\nmax_concurrency = 1"),
     "pools.s.timeouts.first_byte_s: 900": config(pool_extra="timeouts.first_byte_s = 900"),
     "pools.s.timeouts.connect_s: 6": config("[server]\nrequest_timeout_s = 5", pool_extra="timeouts.connect_s = 6"),
@@ -122,6 +139,11 @@ ODD = {
     "models.spare: has no pool": config(model("spare")),
     "models.idle: plays no role": config(model("idle"), pool("idle", [URL])),
     'tiers.auto.peers: the strategy "rules"': config(tier_extra='peers = ["l"]'),
+    'tiers.auto.cascade: the strategy "router"': config(
+        tier_extra='strategy = "router"\n[tiers.auto.cascade]\nsamples = 2'
+    ),
+    'tiers.auto.artefact: the strategy "rules"': config(tier_extra='artefact = "generic"'),
+    "routing.drift: no tier": config("[routing.drift]\nwatch = true"),
     "tiers.auto.retries: while pool s is down": config(tier_extra="retries = 2", pool_extra="breaker.failures = 2"),
 }
 
@@ -189,3 +211,35 @@ def test_an_address_whose_password_is_not_encoded_is_refused_without_quoting_it(
 )
 def test_addresses_as_servers_have_them_are_taken(address: str):
     config(f"[store]\n{address}")
+
+
+LEARNED = 'strategy = "router"\n'
+
+
+@pytest.mark.parametrize(
+    ("tier_extra", "says"),
+    [
+        (f"{LEARNED}default = 'frontier'", "the tier has no frontier model"),
+        (f'{LEARNED}peers = ["l"]', "peers: 'l' has another place in this tier"),
+        (f'{LEARNED}peers = ["p", "p"]', "peers: 'p' has another place"),
+        (f'{LEARNED}peers = ["nobody"]', "no model 'nobody'"),
+        (f"{LEARNED}escalation_share = 0", "tiers.auto.escalation_share"),
+        (f'{LEARNED}[tiers.auto.cascade]\nchecks = ["agrement"]', "tiers.auto.cascade.checks"),
+        (f"{LEARNED}[tiers.auto.cascade]\nhold_back_token = 3", "did you mean 'hold_back_tokens'"),
+        ('strategy = "cascades"', "'rules', 'router' or 'cascade'"),
+    ],
+)
+def test_a_learned_tier_with_a_part_that_does_not_fit_is_refused_by_name(tier_extra: str, says: str):
+    with pytest.raises(ConfigError) as caught:
+        config(model("p"), pool("p", [URL]), tier_extra=tier_extra)
+    assert says in caught.value.message
+
+
+def test_a_learned_tier_needs_two_models_to_choose_between():
+    text = model("s") + pool("s", [URL]) + tier("auto", small="s", extra='strategy = "router"')
+    with pytest.raises(ConfigError, match="chooses between small and large or frontier; give both"):
+        parse(text, environ={})
+
+
+def test_a_cascade_of_defaults_contradicts_nothing():
+    assert contradictions(cascade()) == oddities(cascade()) == []

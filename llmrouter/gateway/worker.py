@@ -22,7 +22,7 @@ from typing import Any
 
 import uvloop
 
-from llmrouter.config import Config, anchor_store, parse
+from llmrouter.config import Config, anchor_paths, parse
 from llmrouter.errors import RouterError
 from llmrouter.gateway.app import AdminContext, build_admin_app
 from llmrouter.gateway.build import Assembly
@@ -56,7 +56,7 @@ class Boot:
 
 def parse_at(text: str, path: str) -> Config:
     """Check configuration text as if it were read from a path."""
-    return anchor_store(parse(text, source=path), Path(path).resolve().parent)
+    return anchor_paths(parse(text, source=path), Path(path).resolve().parent)
 
 
 class Worker:

@@ -9,7 +9,7 @@ import pytest
 from llmrouter.config import load
 from llmrouter.gateway.build import prepare_store
 from tests.cli.command import llmrouter, two_models
-from tests.support import model, pool
+from tests.support import model, pool, tier
 
 RULE = '[[routing.rules]]\nrule_id = "r"\n'
 
@@ -106,6 +106,16 @@ def test_explain_says_where_each_value_comes_from(tmp_path: Path, monkeypatch: p
     assert found["pools.h.api_key"] == ("${POOL_KEY}", "environment POOL_KEY")
     assert found["pools.h.headers.x-a"] == ("***", "file")
     assert values("server", "--config", path)["server.workers"] == (2, "file")
+
+
+def test_the_folder_of_an_artefact_is_taken_from_that_of_the_file(tmp_path: Path):
+    path = two_models(
+        tmp_path, tier("clever", small="s", large="l", extra='strategy = "router"\nartefact = "trained/r"')
+    )
+    assert load(path).tiers["clever"].artefact_folder == tmp_path / "trained" / "r"
+    assert values("tiers.clever.artefact", "--config", path) == {
+        "tiers.clever.artefact": (str(tmp_path / "trained" / "r"), "file")
+    }
 
 
 def test_explain_shows_what_is_derived(tmp_path: Path):
