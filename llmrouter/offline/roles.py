@@ -62,7 +62,7 @@ class Roles:
         """What `--models` and `--roles` come to together.
 
         Models are those of sources that the file does not name; names of roles, such as `small,large,frontier`, keep
-        only these roles (and the peers) of the file.
+        only these roles (and the peers) of the file, and the sources that have two of them.
 
         Raises:
             UsageError: neither is given, or one of them is wrong.
@@ -103,15 +103,12 @@ class Roles:
     def _only(self, names: Sequence[str]) -> Roles:
         kept = {}
         for source, roles in self.by_source.items():
-            for name in names:
-                if name not in roles:
-                    raise UsageError(f"{self.origin}: {source}: has no {name}, which --models names")
-            kept[source] = MappingProxyType({role: model for role, model in roles.items() if _kept(role, names)})
+            left = {role: model for role, model in roles.items() if role in names or role not in MAIN_ROLES}
+            if sum(role in MAIN_ROLES for role in left) > 1:
+                kept[source] = MappingProxyType(left)
+        if not kept:
+            raise UsageError(f"{self.origin}: no source has two of the roles {', '.join(names)} that --models names")
         return Roles(kept, None, self.origin)
-
-
-def _kept(role: str, names: Sequence[str]) -> bool:
-    return role in names or role not in MAIN_ROLES
 
 
 def _names(models: str) -> list[str]:

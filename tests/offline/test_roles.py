@@ -89,9 +89,16 @@ def test_role_names_beside_a_file_keep_these_roles_and_the_peers(file):
     assert list(Roles.given("small,frontier", file).of("gsm")) == ["small", "frontier", "peer1", "peer2"]
 
 
-def test_a_role_name_that_a_source_has_not_is_refused(file):
-    with pytest.raises(UsageError, match="mmlu: has no large"):
-        Roles.given("small,large,frontier", file)
+def test_a_source_that_keeps_one_role_only_is_not_known_any_more(file):
+    roles = Roles.given("small,large", file)
+    assert roles.sources == ("gsm",)
+    assert not roles.knows("mmlu")
+
+
+def test_role_names_that_no_source_has_two_of_are_refused(file):
+    file.write_text(json.dumps({"mmlu": FILE["mmlu"]}))
+    with pytest.raises(UsageError, match="no source has two of the roles small, large"):
+        Roles.given("small,large", file)
 
 
 def test_neither_models_nor_file_is_refused():
