@@ -104,6 +104,8 @@ def migrate(path: Path) -> list[str]:
     if sqlite3.sqlite_version_info < _OLDEST_SQLITE:
         needed = ".".join(map(str, _OLDEST_SQLITE))
         raise ConfigError(f"this Python has SQLite {sqlite3.sqlite_version}; llmrouter needs {needed} or newer")
+    import sqlite_utils  # noqa: F401 - slow, and `_apply` needs it while other processes wait for the lock
+
     _create_private(path)
     with writing(path) as connection:
         return _apply(connection, path)

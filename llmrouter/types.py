@@ -465,7 +465,7 @@ class Rule:
 
 @value
 class RoutingVersion:
-    """An immutable, numbered set of rules."""
+    """An immutable, numbered set of rules, with what the learned tiers go by."""
 
     version: int
     rules: tuple[Rule, ...]
@@ -474,6 +474,10 @@ class RoutingVersion:
     note: str = ""
     base_version: int = 0
     rolled_back_to: int | None = None
+    artefact_digest: str | None = None
+    """Of the published artefact; None leaves learned tiers the generic one."""
+    point: int | None = None
+    """Which of the artefact's operating points is in force; None is the one that it was trained to choose."""
 
 
 @value

@@ -1,8 +1,12 @@
-"""Routing versions in the store: published by compare-and-set, never changed, rolled back by publishing again."""
+"""Routing versions in the store: published by compare-and-set, never changed, rolled back by publishing again.
+
+A version is rules, the digest of the artefact that learned tiers go by, and the operating point of it. The artefacts
+themselves are kept by `routing.artefact_store`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,9 +15,28 @@ import orjson
 from llmrouter.database import SharedConnection, from_instant, to_instant
 from llmrouter.errors import NotFound, RequestError, VersionConflict
 from llmrouter.shared_store import SharedStore, reading, writing
-from llmrouter.types import RoutingVersion, Rule
+from llmrouter.types import RoutingVersion, Rule, value
 
-__all__ = ["RoutingStore"]
+__all__ = ["Fallback", "Learned", "RoutingStore"]
+
+
+@value
+class Learned:
+    """What the learned tiers of a version go by."""
+
+    digest: str | None
+    """Of an artefact in the store; None is the generic one of the package."""
+    point: int | None = None
+    """One of its operating points; None is the one that it was trained to choose."""
+
+
+@value
+class Fallback:
+    """A tier that drift has moved to its safe operating point, for as long as its version is in force."""
+
+    tier_id: str
+    reason: str
+    raised_at: datetime
 
 
 class RoutingStore:
@@ -55,19 +78,31 @@ class RoutingStore:
         with reading(self._store) as connection:
             _compare(connection, base_version)
 
-    def publish(self, rules: Sequence[Rule], *, base_version: int, author: str, note: str = "") -> RoutingVersion:
+    def publish(
+        self,
+        rules: Sequence[Rule],
+        *,
+        base_version: int,
+        author: str,
+        note: str = "",
+        learned: Learned | None = None,
+    ) -> RoutingVersion:
         """Publish rules as the next version, if `base_version` is still the current one (0 when there is none).
+
+        `learned` is what learned tiers go by from then on; None keeps what they go by now.
 
         Raises:
             VersionConflict: somebody else has published; the message names the current version.
             RequestError: two rules share an id.
+            NotFound: the store has no artefact of that digest.
         """
         with writing(self._store) as connection:
             _compare(connection, base_version)
-            return self._append(connection, rules, author=author, note=note)
+            kept = _learned(connection, base_version) if learned is None else learned
+            return self._append(connection, rules, kept, author=author, note=note)
 
     def rollback(self, to: int, *, base_version: int | None = None, author: str, note: str = "") -> RoutingVersion:
-        """Publish the rules of an old version again; without a `base_version` whatever is current now.
+        """Publish an old version again, its artefact and all; without a `base_version` whatever is current now.
 
         Raises:
             NotFound: there is no version `to`.
@@ -76,8 +111,9 @@ class RoutingStore:
         with writing(self._store) as connection:
             if base_version is not None:
                 _compare(connection, base_version)
-            rules = _read(connection, to).rules
-            return self._append(connection, rules, author=author, note=note, rolled_back_to=to)
+            old = _read(connection, to)
+            learned = Learned(old.artefact_digest, old.point)
+            return self._append(connection, old.rules, learned, author=author, note=note, rolled_back_to=to)
 
     def seed(self, rules: Sequence[Rule]) -> RoutingVersion:
         """Publish version 1 if the store has none; returns the current version. Several processes may call this."""
@@ -85,18 +121,40 @@ class RoutingStore:
             newest = _newest(connection)
             if newest:
                 return _read(connection, newest)
-            return self._append(connection, rules, author="configuration", note="first rules, from the configuration")
+            note = "first rules, from the configuration"
+            return self._append(connection, rules, Learned(None), author="configuration", note=note)
+
+    def fall_back(self, version: int, tier_id: str, reason: str) -> bool:
+        """Note that drift has moved a tier to its safe operating point; everybody who serves follows.
+
+        Returns whether that is news: it is not when it is noted already, or when another version is in force.
+        """
+        with writing(self._store) as connection:
+            if version != _newest(connection) or tier_id in _fallbacks(connection, version):
+                return False
+            connection.execute(
+                "INSERT INTO routing_fallbacks (version, tier_id, reason, raised_at) VALUES (?, ?, ?, ?)",
+                (version, tier_id, reason, to_instant(self._now())),
+            )
+            return True
+
+    def fallbacks(self, version: int) -> Mapping[str, Fallback]:
+        """The tiers that drift has moved under this version."""
+        with reading(self._store) as connection:
+            return _fallbacks(connection, version)
 
     def _append(
         self,
         connection: SharedConnection,
         rules: Sequence[Rule],
+        learned: Learned,
         *,
         author: str,
         note: str,
         rolled_back_to: int | None = None,
     ) -> RoutingVersion:
         _refuse_twins(rules)
+        _refuse_unknown(connection, learned)
         base = _newest(connection)
         # The rules come first: the version's own row seals it.
         connection.executemany(
@@ -104,8 +162,9 @@ class RoutingStore:
             [_rule_row(base + 1, position, rule) for position, rule in enumerate(rules)],
         )
         connection.execute(
-            "INSERT INTO routing_versions VALUES (?, ?, ?, ?, ?, ?)",
-            (base + 1, to_instant(self._now()), author, note, base, rolled_back_to),
+            "INSERT INTO routing_versions (version, created_at, author, note, base_version, rolled_back_to,"
+            " artefact_digest, point) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            (base + 1, to_instant(self._now()), author, note, base, rolled_back_to, learned.digest, learned.point),
         )
         return _read(connection, base + 1)
 
@@ -132,6 +191,27 @@ def _refuse_twins(rules: Sequence[Rule]) -> None:
         seen.add(rule.rule_id)
 
 
+def _refuse_unknown(connection: SharedConnection, learned: Learned) -> None:
+    if learned.digest is None:
+        return
+    if connection.execute("SELECT 1 FROM artefacts WHERE digest = ?", (learned.digest,)).fetchone() is None:
+        raise NotFound(f"the store has no artefact {learned.digest[:64]!r}", param="artefact.digest")
+
+
+def _learned(connection: SharedConnection, version: int) -> Learned:
+    row = connection.execute(
+        "SELECT artefact_digest, point FROM routing_versions WHERE version = ?", (version,)
+    ).fetchone()
+    return Learned(None) if row is None else Learned(*row)
+
+
+def _fallbacks(connection: SharedConnection, version: int) -> dict[str, Fallback]:
+    rows = connection.execute(
+        "SELECT tier_id, reason, raised_at FROM routing_fallbacks WHERE version = ? ORDER BY tier_id", (version,)
+    )
+    return {tier_id: Fallback(tier_id, reason, from_instant(raised_at)) for tier_id, reason, raised_at in rows}
+
+
 def _rule_row(version: int, position: int, rule: Rule) -> tuple[Any, ...]:
     match = orjson.dumps(rule.match, default=dict).decode()
     return version, position, rule.rule_id, match, rule.model_id, rule.tier_role, rule.weight, rule.priority
@@ -139,7 +219,8 @@ def _rule_row(version: int, position: int, rule: Rule) -> tuple[Any, ...]:
 
 def _read(connection: SharedConnection, version: int) -> RoutingVersion:
     row = connection.execute(
-        "SELECT created_at, author, note, base_version, rolled_back_to FROM routing_versions WHERE version = ?",
+        "SELECT created_at, author, note, base_version, rolled_back_to, artefact_digest, point"
+        " FROM routing_versions WHERE version = ?",
         (version,),
     ).fetchone()
     if row is None:
@@ -147,7 +228,7 @@ def _read(connection: SharedConnection, version: int) -> RoutingVersion:
         raise NotFound(
             f"no routing version {version}; the newest is {newest}" if newest else "no routing version is published yet"
         )
-    created_at, author, note, base_version, rolled_back_to = row
+    created_at, author, note, base_version, rolled_back_to, artefact_digest, point = row
     rules = connection.execute(
         "SELECT rule_id, match, model_id, tier_role, weight, priority FROM routing_rules"
         " WHERE version = ? ORDER BY position",
@@ -161,6 +242,8 @@ def _read(connection: SharedConnection, version: int) -> RoutingVersion:
         note=note,
         base_version=base_version,
         rolled_back_to=rolled_back_to,
+        artefact_digest=artefact_digest,
+        point=point,
     )
 
 

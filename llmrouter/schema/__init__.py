@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from llmrouter.schema import keys_rules_books, reservations_limits, samples_labels
+from llmrouter.schema import artefacts, keys_rules_books, reservations_limits, samples_labels
 
 if TYPE_CHECKING:
     from sqlite_utils import Database, Migrations
@@ -26,6 +26,7 @@ _NUMBERED = (
     ("0001_keys_rules_books", keys_rules_books.UP, keys_rules_books.DOWN),
     ("0002_reservations_limits", reservations_limits.UP, reservations_limits.DOWN),
     ("0003_samples_labels", samples_labels.UP, samples_labels.DOWN),
+    ("0004_artefacts", artefacts.UP, artefacts.DOWN),
 )
 
 

@@ -267,9 +267,49 @@ _KEYS_RULES_DOWN = (
     "DROP FUNCTION llmrouter_count_change()",
 )
 
+# As in the file.
+_ARTEFACTS = (
+    """
+    CREATE TABLE artefacts (
+        digest TEXT PRIMARY KEY CHECK (length(digest) = 64),
+        content BYTEA NOT NULL,
+        about TEXT NOT NULL,
+        signature TEXT NOT NULL,
+        created_at TEXT NOT NULL
+    )
+    """,
+    """
+    CREATE TRIGGER artefacts_no_update BEFORE UPDATE ON artefacts
+    FOR EACH ROW EXECUTE FUNCTION llmrouter_refuse('an artefact is immutable')
+    """,
+    "ALTER TABLE routing_versions ADD COLUMN artefact_digest TEXT REFERENCES artefacts (digest)",
+    "ALTER TABLE routing_versions ADD COLUMN point BIGINT CHECK (point >= 0)",
+    """
+    CREATE TABLE routing_fallbacks (
+        version BIGINT NOT NULL REFERENCES routing_versions (version),
+        tier_id TEXT NOT NULL,
+        reason TEXT NOT NULL,
+        raised_at TEXT NOT NULL,
+        PRIMARY KEY (version, tier_id)
+    )
+    """,
+    """
+    CREATE TRIGGER routing_fallbacks_count AFTER INSERT ON routing_fallbacks
+    FOR EACH ROW EXECUTE FUNCTION llmrouter_count_change('routing')
+    """,
+)
+
+_ARTEFACTS_DOWN = (
+    "DROP TABLE routing_fallbacks",
+    "ALTER TABLE routing_versions DROP COLUMN point",
+    "ALTER TABLE routing_versions DROP COLUMN artefact_digest",
+    "DROP TABLE artefacts",
+)
+
 _NUMBERED: tuple[tuple[str, Sequence[str], Sequence[str]], ...] = (
     ("0001_books", _BOOKS, _BOOKS_DOWN),
     ("0002_keys_rules", (*_CHANGE_COUNTERS, *_API_KEYS, *_ROUTING, *_MARKS), _KEYS_RULES_DOWN),
+    ("0003_artefacts", _ARTEFACTS, _ARTEFACTS_DOWN),
 )
 
 

@@ -204,8 +204,8 @@ def module_store(tmp_path_factory):
         "INSERT OR REPLACE INTO routing_rules VALUES (1, 0, 'code', '{}', 'm', NULL, 1, 0)",
         "UPDATE routing_versions SET note = 'x'",
         "DELETE FROM routing_versions",
-        "INSERT OR REPLACE INTO routing_versions VALUES (1, 't', 'x', 'x', 0, NULL)",
-        "INSERT INTO routing_versions VALUES (7, 't', 'x', 'x', 0, NULL)",
+        "INSERT OR REPLACE INTO routing_versions VALUES (1, 't', 'x', 'x', 0, NULL, NULL, NULL)",
+        "INSERT INTO routing_versions VALUES (7, 't', 'x', 'x', 0, NULL, NULL, NULL)",
     ],
 )
 def test_a_published_version_cannot_be_changed_and_no_number_comes_twice(store, database, statement):
