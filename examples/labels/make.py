@@ -18,6 +18,7 @@ from typing import Any
 from llmrouter.offline.question import question_group
 from llmrouter.offline.roles import Roles
 from llmrouter.quality.label_files import read_objects, write_objects
+from llmrouter.quality.labels import Faulty
 
 HERE = Path(__file__).parent
 SHARES = {
@@ -52,7 +53,9 @@ def rows(folder: Path, roles: Roles, split: str, shares: dict[str, float]) -> It
     """What is kept of one split, source by source."""
     for source, share in shares.items():
         models = list(roles.of(source).values())
-        for _, row in read_objects(folder / f"{source}.jsonl.gz"):
+        for at, row in read_objects(folder / f"{source}.jsonl.gz"):
+            if isinstance(row, Faulty):
+                raise SystemExit(f"{source}: {at}: {row}")
             if row["split"] == split and kept(row["prompt"], share):
                 yield trimmed(row, models)
 

@@ -60,6 +60,7 @@ def test_the_readme_says_how_many_rows_there_are(sets):
 def test_only_models_of_the_roles_are_in_the_files():
     roles = Roles.load(FOLDER / "roles.json")
     for _, row in read_objects(FOLDER / "dev.jsonl.gz"):
+        assert isinstance(row, dict)
         assert set(row["scores"]) == set(roles.of(row["source"]).values())
 
 
