@@ -42,7 +42,8 @@ def test_an_unknown_name_is_refused_with_the_known_ones():
 def test_a_plug_in_of_three_arguments_is_called_with_three(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(registry, "entry_points", lambda group, name: [Point(lambda *given: given)])
     dice = config().model_copy(update={"tiers": {"auto": config().tiers["auto"].model_copy(update={"strategy": "x"})}})
-    assert build_strategy("auto", dice, RULES, PARTS) == ("auto", dice, RULES)
+    made: object = build_strategy("auto", dice, RULES, PARTS)
+    assert made == ("auto", dice, RULES)
 
 
 def test_a_plug_in_that_asks_for_parts_gets_them(monkeypatch: pytest.MonkeyPatch):
@@ -51,4 +52,5 @@ def test_a_plug_in_that_asks_for_parts_gets_them(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(registry, "entry_points", lambda group, name: [Point(factory)])
     dice = config().model_copy(update={"tiers": {"auto": config().tiers["auto"].model_copy(update={"strategy": "x"})}})
-    assert build_strategy("auto", dice, RULES, PARTS) is PARTS
+    made: object = build_strategy("auto", dice, RULES, PARTS)
+    assert made is PARTS

@@ -1,0 +1,108 @@
+"""Whether an artefact fits a tier: trained on its models, and on costs that are still about right.
+
+The generic artefact is bound to roles, fits every tier and promises nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from llmrouter.config import TierConfig
+from llmrouter.pricing.book import PriceBook
+from llmrouter.types import Usage
+
+__all__ = ["about", "is_generic", "misfits", "moved_costs", "promise", "safe_point"]
+
+_USUAL = Usage(input_tokens=500, output_tokens=250)
+"""The call at which prices per token are compared with costs per call."""
+_TOLERANCE = 1.25
+_ABOUT = ("generic", "policy", "roles", "costs", "guarantee", "created_at", "llmrouter_version", "feature_version")
+
+
+def about(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of a manifest that lists show: what it is for, what it promises, which operating points it has."""
+    parameters = manifest["policy_parameters"]
+    data = manifest["data"]
+    return {
+        **{name: manifest.get(name) for name in _ABOUT},
+        "points": {
+            "count": len(parameters.get("points", ())),
+            "chosen": parameters.get("chosen"),
+            "certified": parameters.get("certified"),
+        },
+        "data": {name: data.get(name) for name in ("digest", "n_train", "n_cal", "n_test")},
+    }
+
+
+def is_generic(manifest: Mapping[str, Any]) -> bool:
+    """Whether it is bound to roles instead of models."""
+    return bool(manifest["generic"])
+
+
+def safe_point(manifest: Mapping[str, Any]) -> int:
+    """Where to go when requests are no longer what it was calibrated on: the certified operating point, else the first
+    one, which asks the best model for everything."""
+    certified = manifest["policy_parameters"].get("certified")
+    return 0 if certified is None else int(certified)
+
+
+def promise(manifest: Mapping[str, Any]) -> str:
+    """What it guarantees, in one phrase."""
+    guarantee = manifest.get("guarantee")
+    if is_generic(manifest) or guarantee is None:
+        return "no guarantee"
+    reference = guarantee.get("reference_role") or "the best model"
+    loss, confidence = guarantee["max_quality_loss"], guarantee["confidence"]
+    return f"at most {loss:g} points below {reference} with {confidence:.0%} confidence"
+
+
+def misfits(manifest: Mapping[str, Any], tier: TierConfig) -> list[str]:
+    """What a tier has other than what the artefact was trained for, a phrase each; empty when it may be used there."""
+    if is_generic(manifest):
+        return []
+    checks = manifest["policy"] != "route"
+    if checks and tier.strategy != "cascade":
+        return [f'it was trained to check answers, which the strategy "{tier.strategy}" never does']
+    have = dict(tier.roles)
+    if checks:
+        asked = tier.peers[: tier.cascade.max_peers]
+        have |= {f"peer{number}": model_id for number, model_id in enumerate(asked, start=1)}
+    trained = {role: models for role, models in manifest["roles"].items() if checks or not role.startswith("peer")}
+    return [
+        *(
+            f"{role} is {have[role]}, and it was trained on {' or '.join(models)}"
+            for role, models in trained.items()
+            if role in have and have[role] not in models
+        ),
+        *(
+            f"{role} is missing, for which it was trained on {' or '.join(trained[role])}"
+            for role in trained
+            if role not in have
+        ),
+        *(f"{role} is {have[role]}, and it was trained without one" for role in have if role not in trained),
+    ]
+
+
+def moved_costs(manifest: Mapping[str, Any], tier: TierConfig, prices: PriceBook) -> list[str]:
+    """Roles whose price, as a multiple of the small model's, is no longer about what it was trained with; a sentence
+    each."""
+    return list(_moved(manifest, tier, prices))
+
+
+def _moved(manifest: Mapping[str, Any], tier: TierConfig, prices: PriceBook) -> Iterator[str]:
+    costs: Mapping[str, float] = manifest["costs"]
+    small = tier.roles.get("small")
+    if small is None or not costs.get("small"):
+        return
+    base = float(prices.cost(small, _USUAL))
+    for role, model_id in tier.roles.items():
+        if role == "small" or not costs.get(role):
+            continue
+        trained = costs[role] / costs["small"]
+        now = float(prices.cost(model_id, _USUAL)) / base if base else float("inf")
+        if not trained / _TOLERANCE <= now <= trained * _TOLERANCE:
+            yield (
+                f"a usual call of {role} ({model_id}) costs {now:.3g} times one of small ({small}), and the artefact "
+                f"was trained for {trained:.3g} times: what it saves is not what it could; train again with --costs"
+            )
