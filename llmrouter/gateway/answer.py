@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 import orjson
 
 from llmrouter.backends.pool import Lease
 from llmrouter.errors import RouterError, UpstreamFailed, UpstreamTimeout
 from llmrouter.gateway.answers import Completion, client_usage, refusal_from_error
+from llmrouter.gateway.choosing import for_client
+from llmrouter.gateway.logprobs import LogprobFilter
 from llmrouter.gateway.run import Run, Trial
 from llmrouter.gateway.stream import KEEP_ALIVE, StreamRewriter
+from llmrouter.gateway.whole_stream import events_of
 from llmrouter.protocols import BackendFault, Reply
 from llmrouter.quality.samples import Tap
 from llmrouter.types import Failure
 
-__all__ = ["Answer", "Client", "JsonAnswer", "StreamAnswer", "Tapped"]
+__all__ = ["Answer", "Client", "JsonAnswer", "StreamAnswer", "Tapped", "stream_rewriter"]
 
 
 class Client(Protocol):
@@ -55,8 +58,27 @@ class Answer(Protocol):
             RouterError: the answer broke off after the commit point.
         """
 
-    def discard(self) -> None:
-        """The plan chose another answer; the call upstream is ended."""
+    @property
+    def trial(self) -> Trial:
+        """The attempt that brought it."""
+
+    @property
+    def lasts(self) -> bool:
+        """It is whole, so that a plan may come back to it."""
+
+    def choose(self, choice: int) -> None:
+        """Of several choices that were asked for, deliver this one to a client that wants one.
+
+        Raises:
+            IndexError: there is no such choice.
+        """
+
+    def discard(self, failure: Failure | None = None) -> None:
+        """Nobody gets it; the call upstream is ended. Repeatable.
+
+        Args:
+            failure: why, where that is not the plan's choice of another answer.
+        """
 
 
 class Ending:
@@ -72,26 +94,63 @@ class Ending:
 class JsonAnswer:
     """A whole answer; nothing of it is sent before it is in the books."""
 
-    def __init__(self, completion: Completion, trial: Trial) -> None:
-        self._completion = completion
-        self._trial = trial
+    lasts = True
 
-    async def deliver(self, run: Run, client: Client) -> Ending:  # noqa: ARG002 - nothing goes out yet
-        self._trial.committed = True
-        run.finish = self._completion.finish_reason
-        body = self._completion.body
-        usage = body["usage"] = client_usage(self._completion.usage, self._trial.usage)
+    def __init__(self, completion: Completion, trial: Trial, now: Callable[[], float]) -> None:
+        self.trial = trial
+        self._completion = completion
+        self._now = now
+        self._choice = 0
+
+    async def deliver(self, run: Run, client: Client) -> Ending:
+        trial = self.trial
+        completion, usage = self._completion, trial.usage
+        if trial.target.ask is not None:
+            completion, usage = for_client(
+                completion, usage, client=run.request, asked=trial.target.ask, choice=self._choice
+            )
+            run.client_usage = usage if usage != trial.usage else None
+        trial.committed = True
+        run.finish = completion.finish_reason
+        body = completion.body
+        told = client_usage(completion.usage, usage)
+        if run.request.stream and run.request.endpoint != "embeddings":
+            return await self._stream(run, client, body, told)
+        body["usage"] = told
         if run.request.endpoint == "embeddings":
-            del usage["completion_tokens"]
+            del told["completion_tokens"]
         # Written before it is booked: an answer that cannot be written must not be booked as given.
         return Ending(body=orjson.dumps(body))
 
-    def discard(self) -> None:
+    async def _stream(self, run: Run, client: Client, body: dict[str, Any], usage: dict[str, Any]) -> Ending:
+        """For a client that asked for a stream: all of it at once, as a stream."""
+        rewriter = stream_rewriter(run)
+        events = b"".join(map(rewriter.feed, events_of(body)))
+        if rewriter.failed or not rewriter.complete:
+            raise UpstreamFailed(f"the answer cannot be streamed: {rewriter.malformed or 'it is not whole'}")
+        run.first_output_at = self._now()
+        try:
+            async with asyncio.timeout(run.ends_by - self._now()):
+                await client.start_stream()
+                await client.write(events)
+        except TimeoutError:
+            raise _broken_off(Failure.TIMEOUT, "it took longer than a request may take") from None
+        return Ending(tail=rewriter.end(usage))
+
+    def choose(self, choice: int) -> None:
+        choices = self._completion.body.get("choices", ())
+        if choice and not 0 <= choice < len(choices):
+            raise IndexError(f"the plan accepted choice {choice} of an answer that has {len(choices)}")
+        self._choice = choice
+
+    def discard(self, failure: Failure | None = None) -> None:  # noqa: ARG002 - its call has ended
         return None
 
 
 class StreamAnswer:
     """A stream whose first output has arrived and is held back."""
+
+    lasts = False
 
     def __init__(
         self,
@@ -107,13 +166,14 @@ class StreamAnswer:
         self._reply = reply
         self._rewriter = rewriter
         self._held = held
-        self._trial = trial
+        self.trial = trial
         self._lease = lease
         self._now = now
         self._keep_alive_s = keep_alive_s
 
     async def deliver(self, run: Run, client: Client) -> Ending:
-        self._trial.committed = True
+        self.trial.committed = True
+        run.first_output_at = self._now()
         failure: Failure | None = Failure.CANCELLED
         try:
             # Over reads and writes alike: a client that stops reading holds up the writes.
@@ -133,7 +193,7 @@ class StreamAnswer:
             self._close(run, failure)
         if failure is not None:
             raise _broken_off(failure, self._fault_message())
-        return Ending(tail=self._rewriter.end(client_usage(self._rewriter.usage, self._trial.usage)))
+        return Ending(tail=self._rewriter.end(client_usage(self._rewriter.usage, self.trial.usage)))
 
     async def _pass_on(self, client: Client) -> None:
         rewriter, next_block = self._rewriter, self._reply.next_block
@@ -155,10 +215,14 @@ class StreamAnswer:
         if last:
             await client.write(last)
 
-    def discard(self) -> None:
-        self._finish_trial(Failure.CANCELLED)
-        self._reply.close()
-        self._lease.succeed()
+    def choose(self, choice: int) -> None:
+        """It has what the client asked for, so there is nothing to choose."""
+
+    def discard(self, failure: Failure | None = None) -> None:
+        if self.trial.ended is None:
+            self._finish_trial(failure)
+            self._reply.close()
+            self._lease.succeed()
 
     def _verdict(self) -> Failure | None:
         if self._rewriter.error is not None:
@@ -183,10 +247,10 @@ class StreamAnswer:
             self._lease.fail(failure, None)
 
     def _finish_trial(self, failure: Failure | None) -> None:
-        trial = self._trial
+        trial = self.trial
         trial.ended = self._now()
         trial.failure = failure
-        trial.count(self._rewriter.usage, self._rewriter.output_chunks)
+        trial.count(self._rewriter.usage, self._rewriter.written)
 
 
 class _KeepAlive:
@@ -217,6 +281,20 @@ class _KeepAlive:
             self._last = self._loop.time()
             silent = 0.0
         self._timer = self._loop.call_later(self._every_s - silent, self._check)
+
+
+def stream_rewriter(run: Run, logprobs: LogprobFilter | None = None) -> StreamRewriter:
+    """What makes the client's stream of an engine's."""
+    request = run.request
+    return StreamRewriter(
+        chunk_id=run.answer_id,
+        created=run.created,
+        model=request.model,
+        include_usage=request.include_usage,
+        n=request.n,
+        chat=request.endpoint == "chat",
+        logprobs=logprobs,
+    )
 
 
 def _broken_off(failure: Failure, message: str) -> RouterError:

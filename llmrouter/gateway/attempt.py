@@ -11,7 +11,7 @@ from zlib import crc32
 from llmrouter.backends.pool import Lease, Pool
 from llmrouter.config import ClassesConfig, ModelConfig, TimeoutConfig
 from llmrouter.errors import NoCapacity
-from llmrouter.gateway.answer import Answer, JsonAnswer, StreamAnswer
+from llmrouter.gateway.answer import Answer, JsonAnswer, StreamAnswer, stream_rewriter
 from llmrouter.gateway.answers import (
     Refusal,
     read_completion,
@@ -20,11 +20,13 @@ from llmrouter.gateway.answers import (
     retry_after_s,
     stated_usage,
 )
+from llmrouter.gateway.logprobs import LogprobFilter
+from llmrouter.gateway.observation import observe_prefix, observe_whole
 from llmrouter.gateway.output_cap import cap_to_send
 from llmrouter.gateway.run import Run, Trial
 from llmrouter.gateway.stream import StreamRewriter
 from llmrouter.protocols import BackendFault, Reply, Timeouts
-from llmrouter.types import ChatRequest, Failure, Outcome, Target
+from llmrouter.types import Failure, Hold, Outcome
 
 __all__ = ["ModelRoute", "attempt"]
 
@@ -49,14 +51,14 @@ class ModelRoute:
 
 
 async def attempt(
-    run: Run, target: Target, route: ModelRoute, *, cache_salt: str | None, now: Callable[[], float]
+    run: Run, trial: Trial, route: ModelRoute, *, cache_salt: str | None, now: Callable[[], float]
 ) -> tuple[Outcome, Answer | None]:
-    """Try one target; failures come back as values.
+    """Make one call that `run.begin` has noted; failures come back as values.
 
-    On success the answer is whole, or its first output has arrived; the caller delivers or discards it. Cancelling
-    closes the call upstream, frees the slot and books the attempt as cancelled.
+    On success the answer is whole, or its first output has arrived, or as much as its target holds back; the caller
+    delivers or discards it. Cancelling closes the call upstream, frees the slot and books the attempt as cancelled.
     """
-    trial = run.begin(target, now())
+    target = trial.target
     called_at = trial.started
     lease: Lease | None = None
     reply: Reply | None = None
@@ -67,12 +69,12 @@ async def attempt(
         called_at = now()
         if called_at >= run.deadline:
             raise BackendFault(Failure.DEADLINE, "the request's deadline has passed")
-        trial.request = _clamped(run, route)
+        _clamp(trial, route, keep=run.keeps_reservation)
         trial.called = True
         reply = await lease.replica.backend.open(
             trial.request,
             request_id=run.request_id,
-            timeouts=_timeouts(run, route, called_at),
+            timeouts=_timeouts(run, trial, route, called_at),
             cache_salt=cache_salt,
             priority=route.classes.of(run.latency_class).engine_priority if route.send_priority else None,
         )
@@ -80,7 +82,7 @@ async def attempt(
         if reply.status != 200:
             refusal = read_refusal(reply.status, await reply.read())
             return _failed(trial, refusal, reply, lease, now)
-        if run.request.stream and run.request.endpoint != "embeddings":
+        if trial.streams:
             return await _begin_stream(run, trial, route, reply, lease, now)
         return await _read_whole(run, trial, reply, lease, now)
     except NoCapacity as error:
@@ -109,8 +111,8 @@ async def _pause(wait_s: float, deadline: float, now: Callable[[], float]) -> No
 
 
 async def _enter(run: Run, trial: Trial, route: ModelRoute, now: Callable[[], float]) -> Lease:
-    """A slot on a replica that this call has not tried yet, where there is one."""
-    exclude = run.tried_replicas(route.model_id)
+    """A slot on a replica that has not failed this call yet, where there is one."""
+    exclude = run.failed_replicas(route.model_id)
     affinity = crc32(run.request.conversation.encode())
     lease = route.pool.try_acquire(run.ticket, affinity=affinity, exclude=exclude)
     if lease is None:
@@ -124,16 +126,11 @@ async def _enter(run: Run, trial: Trial, route: ModelRoute, now: Callable[[], fl
 async def _begin_stream(
     run: Run, trial: Trial, route: ModelRoute, reply: Reply, lease: Lease, now: Callable[[], float]
 ) -> tuple[Outcome, Answer | None]:
-    """Read until the first output; role chunks and preambles before it commit nothing."""
-    request = trial.request
-    rewriter = StreamRewriter(
-        chunk_id=_answer_id(run),
-        created=run.created,
-        model=request.model,
-        include_usage=request.include_usage,
-        n=request.n,
-        chat=request.endpoint == "chat",
-    )
+    """Read until the first output; role chunks and preambles before it commit nothing. Then hold back what is to be."""
+    target = trial.target
+    sees = target.observe or target.hold is not None
+    logprobs = LogprobFilter(run.request, trial.request) if sees or target.ask is not None else None
+    rewriter = stream_rewriter(run, logprobs)
     held = b""
     try:
         # Role chunks and comments are bytes but no output: they must not push the time limit out.
@@ -151,16 +148,67 @@ async def _begin_stream(
         reason = rewriter.malformed or "the stream ended before any output"
         return _failed(trial, Refusal(Failure.PROTOCOL, 502, reason, {}), reply, lease, now)
     lease.confirm()
-    trial.first_output_at = run.first_output_at = now()
+    trial.first_output_at = now()
+    if target.hold is not None:
+        held += await _withhold(run, trial, target.hold, reply, rewriter, now)
+        fault = _fault(rewriter)
+        if fault is not None:
+            trial.stated, trial.written = rewriter.usage, rewriter.written
+            return _failed(trial, fault, reply, lease, now)
+    seen = None
+    if logprobs is not None:
+        logprobs.keeps = False
+        if sees:
+            written, whole = rewriter.written, rewriter.complete
+            seen = observe_prefix(held, logprobs.entries, rewriter.usage, written, whole=whole)
     answer = StreamAnswer(reply, rewriter, held, trial=trial, lease=lease, now=now, keep_alive_s=route.keep_alive_s)
-    return Outcome(trial.target, status=200), answer
+    return Outcome(target, status=200, seen=seen), answer
+
+
+async def _withhold(
+    run: Run, trial: Trial, hold: Hold, reply: Reply, rewriter: StreamRewriter, now: Callable[[], float]
+) -> bytes:
+    """Read on until the plan can judge: so many tokens, the deadline, or the end.
+
+    Parts of a tool call, or of several choices, tell nothing: those are held until their end or the deadline.
+    """
+    held: list[bytes] = []
+    until = min(run.started + hold.deadline_s, run.deadline)
+    try:
+        async with asyncio.timeout(max(until - now(), 0.0)):
+            while not rewriter.over and not rewriter.complete:
+                if rewriter.written >= hold.tokens and run.request.n == 1 and not rewriter.calls_tools:
+                    break
+                block = await reply.next_block()
+                if not block:
+                    held.append(rewriter.drain())
+                    rewriter.done = True
+                    break
+                held.append(rewriter.feed(block))
+    except TimeoutError:
+        pass
+    except BaseException:
+        trial.stated, trial.written = rewriter.usage, rewriter.written
+        raise
+    return b"".join(held)
+
+
+def _fault(rewriter: StreamRewriter) -> Refusal | None:
+    """What went wrong with a stream while it was held back."""
+    if rewriter.error is not None:
+        return refusal_from_error(rewriter.error)
+    if rewriter.malformed is not None:
+        return Refusal(Failure.PROTOCOL, 502, rewriter.malformed, {})
+    if rewriter.done and not rewriter.complete:
+        return Refusal(Failure.PROTOCOL, 502, "the answer ended before it was finished", {})
+    return None
 
 
 async def _read_whole(
     run: Run, trial: Trial, reply: Reply, lease: Lease, now: Callable[[], float]
 ) -> tuple[Outcome, Answer | None]:
     raw = await reply.read()
-    envelope: dict[str, Any] = {"id": _answer_id(run), "created": run.created, "model": run.request.model}
+    envelope: dict[str, Any] = {"id": run.answer_id, "created": run.created, "model": run.request.model}
     completion = read_completion(raw, trial.request, envelope=envelope)
     if isinstance(completion, Refusal):
         # The engine has worked for an answer that cannot be given, if it says so.
@@ -172,7 +220,10 @@ async def _read_whole(
     lease.succeed()
     trial.ended = now()
     trial.count(completion.usage, output_chunks=0 if completion.usage else len(raw) // 4)
-    return Outcome(trial.target, status=200), JsonAnswer(completion, trial)
+    seen = None
+    if trial.target.observe and run.request.endpoint != "embeddings":
+        seen = observe_whole(completion.body["choices"], trial.usage)
+    return Outcome(trial.target, status=200, seen=seen), JsonAnswer(completion, trial, now)
 
 
 def _failed(
@@ -206,9 +257,9 @@ def _ended(
 ) -> Outcome:
     trial.failure = failure
     trial.ended = now()
-    if status == 0:
+    if status == 0 or trial.written:
         # No status means that the call went out and broke: the engine may have read the prompt.
-        trial.count(None)
+        trial.count(trial.stated, trial.written)
     return Outcome(
         trial.target, failure=failure, status=status, message=message, retry_after_s=retry_after, error=error
     )
@@ -225,34 +276,29 @@ def _release(lease: Lease | None, reply: Reply | None, failure: Failure) -> None
         lease.fail(failure, None)
 
 
-def _clamped(run: Run, route: ModelRoute) -> ChatRequest:
-    """The request with an output cap that this model can honour."""
-    request = run.request
+def _clamp(trial: Trial, route: ModelRoute, *, keep: bool) -> None:
+    """Lower the output cap to one that this model can honour."""
+    request = trial.request
     asked = request.max_output_tokens
-    cap = cap_to_send(request, route.model, clamp=route.clamp_output_tokens, keep=run.keeps_reservation)
-    run.clamped = None
+    cap = cap_to_send(request, route.model, clamp=route.clamp_output_tokens, keep=keep)
     if cap == asked:
-        return request
+        return
     if asked is not None and cap is not None:
-        run.clamped = (asked, cap)
-    return dataclasses.replace(request, max_output_tokens=cap)
+        trial.clamped = (asked, cap)
+    trial.request = dataclasses.replace(request, max_output_tokens=cap)
 
 
 def _first_byte_s(run: Run, route: ModelRoute) -> float:
     return route.classes.of(run.latency_class).first_byte_s or route.timeouts.first_byte_s
 
 
-def _timeouts(run: Run, route: ModelRoute, now: float) -> Timeouts:
+def _timeouts(run: Run, trial: Trial, route: ModelRoute, now: float) -> Timeouts:
     configured = route.timeouts
     patience = run.deadline - now
     return Timeouts(
         connect_s=min(configured.connect_s, patience),
         first_byte_s=min(_first_byte_s(run, route), patience),
         between_chunks_s=configured.between_chunks_s,
-        total_s=run.ends_by - now,
+        # A client that streams must have its first byte by its deadline, also where it is answered whole.
+        total_s=run.ends_by - now if trial.streams else patience,
     )
-
-
-def _answer_id(run: Run) -> str:
-    prefix = {"chat": "chatcmpl", "completions": "cmpl", "embeddings": "embd"}[run.request.endpoint]
-    return f"{prefix}-{run.request_id.removeprefix('req_')}"

@@ -16,7 +16,7 @@ from llmrouter.gateway.answer import Ending
 from llmrouter.gateway.ratelimit import ratelimit_headers
 from llmrouter.gateway.run import Run, new_request_id
 from llmrouter.gateway.stream import error_event
-from llmrouter.types import Endpoint
+from llmrouter.types import Decision, Endpoint
 
 __all__ = ["Exchange", "Message", "Receive", "Send"]
 
@@ -226,24 +226,44 @@ class Exchange:
             (b"x-llmrouter-routing-version", b"%d" % routing_version),
             (b"x-llmrouter-overhead-ms", b"%.2f" % (run.overhead_s(time.monotonic()) * 1000)),
         ]
-        last = run.trials[-1] if run.trials else None
-        if last is not None and last.failure is None:
+        given = run.answering
+        if given is not None:
             headers += [
-                (b"x-llmrouter-model", last.target.model_id.encode("latin-1")),
-                (b"x-llmrouter-pool", last.pool_id.encode("latin-1")),
-                (b"x-llmrouter-reason", last.target.reason.encode("latin-1", "replace")),
+                (b"x-llmrouter-model", given.target.model_id.encode("latin-1")),
+                (b"x-llmrouter-pool", given.pool_id.encode("latin-1")),
+                (b"x-llmrouter-reason", _header_text(run.reason)),
             ]
+        if run.decision is not None and run.decision.route:
+            headers += _routing_headers(run, run.decision)
         headers += ratelimit_headers(run.standings)
         if run.degraded_to is not None:
             headers.append((b"x-llmrouter-degraded", run.degraded_to.encode("latin-1")))
-        if run.clamped is not None:
-            headers.append((b"x-llmrouter-clamped", b"%d -> %d" % run.clamped))
+        asked = given or (run.trials[-1] if run.trials else None)
+        if asked is not None and asked.clamped is not None:
+            headers.append((b"x-llmrouter-clamped", b"%d -> %d" % asked.clamped))
         if run.cost_usd is not None:
             headers.append((b"x-llmrouter-cost-usd", f"{run.cost_usd:f}".encode()))
         return headers
 
     def _too_large(self) -> RequestTooLarge:
         return RequestTooLarge(f"the body is larger than {self._max_body_bytes} bytes")
+
+
+def _routing_headers(run: Run, decision: Decision) -> list[tuple[bytes, bytes]]:
+    """What a learned policy chose, and what its checks said."""
+    headers = [(b"x-llmrouter-route", _header_text(decision.route))]
+    if decision.score is not None:
+        headers.append((b"x-llmrouter-score", b"%.4f" % decision.score))
+    if run.accepted is not None and run.accepted.check:
+        headers.append((b"x-llmrouter-check", _header_text(run.accepted.check)))
+    return headers
+
+
+def _header_text(text: str) -> bytes:
+    """A plan's words as a header can hold them."""
+    if not text.isprintable():
+        text = "".join(c if c.isprintable() else "?" for c in text)
+    return text.encode("latin-1", "replace")
 
 
 def _retry_headers(error: RouterError) -> list[tuple[bytes, bytes]]:

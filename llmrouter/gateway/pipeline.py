@@ -7,17 +7,17 @@ import logging
 from collections.abc import Callable
 
 from llmrouter.errors import InternalError, RouterError, StoreUnavailable
-from llmrouter.gateway import refuse, wire
+from llmrouter.gateway import wire
 from llmrouter.gateway.admission import admit
-from llmrouter.gateway.answer import Answer, Ending, Tapped
-from llmrouter.gateway.attempt import attempt
+from llmrouter.gateway.answer import Ending, Tapped
 from llmrouter.gateway.exchange import Exchange
+from llmrouter.gateway.following import follow
 from llmrouter.gateway.run import Run
 from llmrouter.gateway.state import State
-from llmrouter.protocols import Ledger, Plan, Steps
+from llmrouter.protocols import Ledger, Plan
 from llmrouter.quality.samples import SampleBook, Tap
 from llmrouter.telemetry.metrics import Metrics
-from llmrouter.types import ChatRequest, Outcome, Principal, Target
+from llmrouter.types import ChatRequest, Principal
 
 __all__ = ["Pipeline"]
 
@@ -83,7 +83,7 @@ class Pipeline:
         run.decision = plan.decision
         exchange.describe(run, config_version=state.version)
         try:
-            answer = await self._answer(state, run, plan)
+            answer = await follow(state, run, plan, now=self._now)
             ending = await answer.deliver(run, exchange if tap is None else Tapped(exchange, tap))
         except RouterError as error:
             failure = error
@@ -104,23 +104,6 @@ class Pipeline:
             await exchange.refuse(failure or InternalError("no answer"))
         else:
             await exchange.finish(ending)
-
-    async def _answer(self, state: State, run: Run, plan: Plan) -> Answer:
-        """Drive the plan: give it each outcome, take the answer that it accepts."""
-        steps = plan.steps()
-        try:
-            target: Target | None = next(steps)
-            while target is not None:
-                route = state.routes[target.model_id]
-                outcome, answer = await attempt(
-                    run, target, route, cache_salt=state.cache_salt(run.principal), now=self._now
-                )
-                target = _following(steps, outcome, answer)
-            if answer is None:
-                raise refuse.after(run, outcome)
-            return answer
-        finally:
-            steps.close()
 
     async def _record(self, state: State, run: Run, ending: Ending | None, tap: Tap | None) -> RouterError | None:
         """Put the call into the books before its end is sent; an answer that cannot be booked is not given."""
@@ -144,17 +127,3 @@ def _tried(run: Run) -> str:
         f"{t.target.model_id} at {t.replica or 'no replica'}: {t.failure or 'ok'} {t.status or ''}" for t in run.trials
     )
     return "; ".join(each.rstrip() for each in tries) or "no attempt"
-
-
-def _following(steps: Steps, outcome: Outcome, answer: Answer | None) -> Target | None:
-    """What the plan wants next; None when it leaves it at that. Only then is the answer kept."""
-    kept = False
-    try:
-        return steps.send(outcome)
-    except StopIteration:
-        kept = True
-        return None
-    finally:
-        # Also when a plan breaks its word and raises: the answer's slot must not be lost with it.
-        if answer is not None and not kept:
-            answer.discard()

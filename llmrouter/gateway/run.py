@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -14,6 +14,7 @@ from llmrouter.backends.waiting import Ticket
 from llmrouter.pricing.book import PriceBook
 from llmrouter.pricing.cost import normalise_usage
 from llmrouter.types import (
+    Accepted,
     Attempt,
     ChatRequest,
     Decision,
@@ -58,9 +59,19 @@ class Trial:
     failure: Failure | None = None
     status: int = 0
     usage: Usage = field(default_factory=Usage)
+    stated: dict[str, Any] | None = None
+    """The engine's own usage of an answer that was cut while it was held back."""
+    written: int = 0
+    """Output tokens that were seen of it."""
+    clamped: tuple[int, int] | None = None
+    """Output cap asked for and cap sent, where they differ."""
     committed: bool = False
     alerts: tuple[str, ...] = ()
     """Names of usage invariants that the engine broke."""
+
+    @property
+    def streams(self) -> bool:
+        return self.request.stream and self.request.endpoint != "embeddings"
 
     def count(self, raw: dict[str, Any] | None, output_chunks: int = 0) -> None:
         """Take over the engine's usage, or an estimate where it gave none and may have worked."""
@@ -104,8 +115,12 @@ class Run:
     decision: Decision | None = None
     trials: list[Trial] = field(default_factory=list)
     first_output_at: float | None = None
-    clamped: tuple[int, int] | None = None
-    """Output cap asked for and cap sent."""
+    answering: Trial | None = None
+    """The attempt whose answer the plan accepted."""
+    accepted: Accepted | None = None
+    """What the plan said of it, where it said anything."""
+    client_usage: Usage | None = None
+    """What the client is told that it used, where that is not all that the accepted attempt did."""
     finish: str | None = None
     status: int = 200
     error_code: str | None = None
@@ -155,27 +170,55 @@ class Run:
     def created(self) -> int:
         return int(self.ts.timestamp())
 
-    def begin(self, target: Target, now: float) -> Trial:
-        trial = Trial(seq=len(self.trials) + 1, target=target, request=self.request, started=now)
+    @property
+    def answer_id(self) -> str:
+        prefix = {"chat": "chatcmpl", "completions": "cmpl", "embeddings": "embd"}[self.request.endpoint]
+        return f"{prefix}-{self.request_id.removeprefix('req_')}"
+
+    def begin(self, target: Target, now: float, *, whole: bool = False) -> Trial:
+        """Note a call that is about to be made.
+
+        Args:
+            whole: never stream it. A plan's own question is not streamed either where the client could not be given
+                that stream: it did not ask for one, or for other choices.
+        """
+        request = self.request if target.ask is None else target.ask
+        if request.stream and (whole or not self.request.stream or request.n != self.request.n):
+            request = _unstreamed(request)
+        trial = Trial(seq=len(self.trials) + 1, target=target, request=request, started=now)
         self.trials.append(trial)
         return trial
 
-    def tried_replicas(self, model_id: str) -> list[str]:
-        return [trial.replica for trial in self.trials if trial.replica and trial.target.model_id == model_id]
+    def failed_replicas(self, model_id: str) -> list[str]:
+        """Those that gave this call no answer; one that did has the prompt in its cache."""
+        return [
+            trial.replica
+            for trial in self.trials
+            if trial.failure is not None and trial.replica and trial.target.model_id == model_id
+        ]
 
     def committed(self) -> Trial | None:
         return next((trial for trial in self.trials if trial.committed), None)
 
     def overhead_s(self, now: float) -> float:
         """Time that was ours: neither queueing nor waiting for an engine."""
-        upstream = sum((trial.ended or now) - trial.started for trial in self.trials)
+        upstream = _covered((trial.started, trial.ended or now) for trial in self.trials)
         return max(now - self.started - upstream, 0.0)
+
+    @property
+    def reason(self) -> str:
+        """Why the answer is the one that it is; before there is one, why the plan starts where it does."""
+        if self.accepted is not None and self.accepted.reason:
+            return self.accepted.reason
+        if self.answering is not None:
+            return self.answering.target.reason
+        return self.decision.reason if self.decision is not None else ""
 
     def entry(self, prices: PriceBook, reference_model: str, now: float) -> LedgerEntry:
         """Close the books of this call."""
         attempts = tuple(_attempt(trial, prices, now) for trial in self.trials)
         winner = self.committed()
-        reference_cost = _reference_cost(attempts, prices, reference_model)
+        reference_cost = _reference_cost(attempts, self.client_usage, prices, reference_model)
         decision = self.decision or Decision(strategy="", reason="")
         if len(attempts) == 1:
             usage, cost = attempts[0].usage, attempts[0].cost_usd
@@ -191,7 +234,7 @@ class Run:
             tier=self.request.model,
             model_id=winner.target.model_id if winner is not None else None,
             strategy=decision.strategy,
-            reason=winner.target.reason if winner is not None else decision.reason,
+            reason=self.reason if winner is not None else decision.reason,
             rule_id=decision.rule_id,
             routing_version=decision.routing_version,
             config_version=self.config_version,
@@ -206,7 +249,7 @@ class Run:
             cost_usd=cost,
             reference_model_id=reference_model,
             reference_cost_usd=reference_cost,
-            queue_s=sum(trial.queue_s for trial in self.trials),
+            queue_s=_covered((trial.started, trial.started + trial.queue_s) for trial in self.trials),
             ttft_s=self.first_output_at - self.started if self.first_output_at is not None else None,
             total_s=now - self.started,
             attempts=attempts,
@@ -216,13 +259,29 @@ class Run:
         )
 
 
-def _reference_cost(attempts: tuple[Attempt, ...], prices: PriceBook, reference_model: str) -> Decimal | None:
-    """What the tokens of the committed answer cost on the reference model."""
+def _unstreamed(request: ChatRequest) -> ChatRequest:
+    fields = {name: given for name, given in request.fields.items() if name not in ("stream", "stream_options")}
+    return replace(request, fields=fields, stream=False, include_usage=False)
+
+
+def _reference_cost(
+    attempts: tuple[Attempt, ...], told: Usage | None, prices: PriceBook, reference_model: str
+) -> Decimal | None:
+    """What the tokens that the client got cost on the reference model."""
     for attempt in attempts:
         if attempt.committed:
-            same = attempt.model_id == reference_model
-            return attempt.cost_usd if same else prices.cost(reference_model, attempt.usage)
+            same = attempt.model_id == reference_model and told is None
+            return attempt.cost_usd if same else prices.cost(reference_model, told or attempt.usage)
     return None
+
+
+def _covered(spans: Iterable[tuple[float, float]]) -> float:
+    """Seconds that lie in at least one of several spans, given as start and end."""
+    covered, reached = 0.0, float("-inf")
+    for start, end in sorted(spans):
+        covered += max(end - max(start, reached), 0.0)
+        reached = max(reached, end)
+    return covered
 
 
 def _attempt(trial: Trial, prices: PriceBook, now: float) -> Attempt:

@@ -14,6 +14,7 @@ from llmrouter.gateway.answers import read_json
 from llmrouter.gateway.deltas import ToolCalls
 from llmrouter.gateway.fields import ABORTED, REFUSED_IN_ANSWERS
 from llmrouter.gateway.frames import Frame, learn, plain_text
+from llmrouter.gateway.logprobs import LogprobFilter
 from llmrouter.gateway.sse import EventFramer, payload
 from llmrouter.gateway.usage import UsageTally
 
@@ -40,10 +41,19 @@ class StreamRewriter:
         include_usage: whether the client asked for usage.
         n: number of choices.
         chat: False for `/v1/completions`, whose chunks carry text and no role.
+        logprobs: reads and cuts the log-probabilities, where a plan asked for them.
     """
 
     def __init__(
-        self, *, chunk_id: str, created: int, model: str, include_usage: bool, n: int = 1, chat: bool = True
+        self,
+        *,
+        chunk_id: str,
+        created: int,
+        model: str,
+        include_usage: bool,
+        n: int = 1,
+        chat: bool = True,
+        logprobs: LogprobFilter | None = None,
     ) -> None:
         self.begun = False
         """A content or tool delta, or a finish, has been passed on."""
@@ -65,6 +75,7 @@ class StreamRewriter:
         self._include_usage = include_usage
         self._n = n
         self._chat = chat
+        self._logprobs = logprobs
         self._framer = EventFramer()
         self._frame: Frame | None = None
         self._short_frames = 0
@@ -108,6 +119,16 @@ class StreamRewriter:
     def complete(self) -> bool:
         """Every choice has begun and finished."""
         return len(self._finished) >= self._n
+
+    @property
+    def calls_tools(self) -> bool:
+        """A tool call has begun."""
+        return bool(self._tools)
+
+    @property
+    def written(self) -> int:
+        """Output tokens seen so far, as well as they can be counted."""
+        return max(self.output_chunks, self._logprobs.tokens) if self._logprobs is not None else self.output_chunks
 
     @property
     def usage(self) -> dict[str, Any] | None:
@@ -166,7 +187,7 @@ class StreamRewriter:
         ready: list[dict[str, Any]] = []
         for choice in choices if isinstance(choices, list) else ():
             if isinstance(choice, dict):
-                ready += self._admit(choice)
+                ready += self._admit(choice if self._logprobs is None else self._logprobs.pass_on(choice))
         if not ready:
             return b""
         extras = {k: v for k, v in value.items() if k not in _ENVELOPE and k not in REFUSED_IN_ANSWERS}
@@ -175,7 +196,7 @@ class StreamRewriter:
         except orjson.JSONEncodeError as error:
             self.malformed = f"an event of the stream cannot be passed on: {error}"
             return b""
-        if self._n == 1 and usage is None:
+        if self._n == 1 and usage is None and (self._logprobs is None or not _tells_logprobs(choices)):
             self._learn(event, value, extras, ready[-1])
         return out
 
@@ -294,6 +315,11 @@ def _has_output(part: dict[str, Any]) -> bool:
         return True
     logprobs = part.get("logprobs")
     return isinstance(logprobs, dict) and any(logprobs.values())
+
+
+def _tells_logprobs(choices: Any) -> bool:
+    """Whether an event has what `LogprobFilter` must read, so that a frame must not pass the next one by."""
+    return any(isinstance(choice, dict) and choice.get("logprobs") for choice in choices)
 
 
 def _sse(value: dict[str, Any]) -> bytes:

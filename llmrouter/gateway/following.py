@@ -1,0 +1,124 @@
+"""Follows a plan: makes the calls that it asks for, and keeps their answers until it has accepted one."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Callable
+
+from llmrouter.gateway import refuse
+from llmrouter.gateway.answer import Answer
+from llmrouter.gateway.attempt import attempt
+from llmrouter.gateway.run import Run, Trial
+from llmrouter.gateway.state import State
+from llmrouter.protocols import Plan
+from llmrouter.types import Accepted, Failure, Outcome, Target
+
+__all__ = ["PlanBroken", "follow"]
+
+
+class PlanBroken(Exception):
+    """A plan accepted what is not there to be given: a defect of its strategy."""
+
+
+async def follow(state: State, run: Run, plan: Plan, *, now: Callable[[], float]) -> Answer:
+    """Give the plan each outcome until it ends; returns the answer that it accepts, which the caller delivers.
+
+    Whole answers are kept until then; a stream is ended as soon as the plan goes on. Whatever is not accepted is ended,
+    also when this is cancelled.
+
+    Raises:
+        RouterError: the plan gave up; this is what the client is told.
+        PlanBroken: it accepted a failure, or an answer of nobody.
+    """
+    calls = _Calls(state, run, now)
+    steps = plan.steps()
+    try:
+        target = next(steps)
+        while True:
+            outcome = await calls.make(target)
+            try:
+                target = steps.send(outcome)
+            except StopIteration as end:
+                return calls.accept(outcome, end.value)
+            calls.go_on()
+    except BaseException as error:
+        # A plan that breaks its word must not cost its answers' slots.
+        calls.end(Failure.CANCELLED if isinstance(error, asyncio.CancelledError) else None)
+        raise
+    finally:
+        steps.close()
+
+
+class _Calls:
+    """The calls of one plan, and the answers that they brought."""
+
+    def __init__(self, state: State, run: Run, now: Callable[[], float]) -> None:
+        self._state = state
+        self._run = run
+        self._now = now
+        self._answers: dict[int, tuple[Outcome, Answer]] = {}
+        """By the identity of their outcomes, which are held here, so that no other can have it."""
+
+    async def make(self, target: Target) -> Outcome:
+        """Make the call, and those beside it at the same time."""
+        if not target.beside:
+            return await self._make(self._run.begin(target, self._now()))
+        now = self._now()
+        trials = [
+            self._run.begin(target, now),
+            *(self._run.begin(each, now, whole=True) for each in target.beside),
+        ]
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(self._make(trial)) for trial in trials]
+        except BaseException:
+            for trial in trials:
+                if trial.ended is None and not trial.replica:
+                    # It was cancelled before its task had begun.
+                    trial.failure, trial.ended = Failure.CANCELLED, self._now()
+            raise
+        lead, *others = (task.result() for task in tasks)
+        together = dataclasses.replace(lead, beside=tuple(others))
+        if id(lead) in self._answers:
+            self._answers[id(together)] = together, self._answers.pop(id(lead))[1]
+        return together
+
+    async def _make(self, trial: Trial) -> Outcome:
+        state = self._state
+        route = state.routes[trial.target.model_id]
+        salt = state.cache_salt(self._run.principal)
+        outcome, answer = await attempt(self._run, trial, route, cache_salt=salt, now=self._now)
+        if answer is not None:
+            self._answers[id(outcome)] = outcome, answer
+        return outcome
+
+    def accept(self, last: Outcome, accepted: Accepted | None) -> Answer:
+        """The answer that the plan's word gives; all others are ended."""
+        outcome = last if accepted is None else accepted.outcome
+        _, answer = self._answers.pop(id(outcome), (None, None))
+        if answer is None:
+            if accepted is None:
+                raise refuse.after(self._run, last)
+            whose = outcome.target.model_id
+            raise PlanBroken(f"the plan accepted an answer of {whose} that is not there (failure: {outcome.failure})")
+        if accepted is not None:
+            answer.choose(accepted.choice)
+        self._run.accepted = accepted
+        self._run.answering = answer.trial
+        self.end()
+        return answer
+
+    def go_on(self) -> None:
+        """End the streams: they live only until the plan goes on."""
+        if self._answers:
+            for key, (_, answer) in list(self._answers.items()):
+                if not answer.lasts:
+                    answer.discard()
+                    del self._answers[key]
+
+    def end(self, failure: Failure | None = None) -> None:
+        """End all answers that are left."""
+        for _, answer in self._answers.values():
+            answer.discard(failure)
+        self._answers.clear()
