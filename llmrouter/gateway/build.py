@@ -19,10 +19,11 @@ from llmrouter.backends.pool import Pool
 from llmrouter.backends.probe import Prober
 from llmrouter.config import Config, PoolConfig
 from llmrouter.database import change_counters, database_path
-from llmrouter.errors import ConfigError, RouterError
+from llmrouter.errors import ConfigError, RouterError, StoreUnavailable
+from llmrouter.gateway.artefacts import ArtefactShelf, InForce, newest_usable
 from llmrouter.gateway.asgi import App, Gateway
 from llmrouter.gateway.attempt import ModelRoute
-from llmrouter.gateway.gauges import pool_gauges, store_gauges
+from llmrouter.gateway.gauges import pool_gauges, routing_gauges, store_gauges
 from llmrouter.gateway.pipeline import Pipeline
 from llmrouter.gateway.state import Keys, State
 from llmrouter.gateway.stores import Books, open_books
@@ -32,10 +33,11 @@ from llmrouter.ledger.prices import keep_prices
 from llmrouter.pricing.book import PriceBook
 from llmrouter.protocols import Backend, Ledger
 from llmrouter.quality.samples import SampleBook, SamplePolicy
-from llmrouter.registry import strategy_factory
+from llmrouter.registry import LearnedParts, build_strategy
+from llmrouter.routing.artefact_store import ArtefactStore
 from llmrouter.routing.intent import label
 from llmrouter.routing.rules import RuleSet, compile_rules
-from llmrouter.routing.versions import RoutingStore
+from llmrouter.routing.versions import Fallback, RoutingStore
 from llmrouter.shared_store import SharedStore, close_store, migrate_store, reading, shared_store
 from llmrouter.telemetry.metrics import Metrics
 from llmrouter.tenancy.keys import KeyRing, load_keys
@@ -46,7 +48,7 @@ from llmrouter.types import Principal, RoutingVersion, Rule
 if TYPE_CHECKING:
     from llmrouter.backends.breaker_hints import BreakerHints
 
-__all__ = ["Assembly", "RunnerUrls", "prepare_store", "rules_drift", "seed_rules"]
+__all__ = ["Assembly", "Prepared", "RunnerUrls", "prepare_store", "rules_drift", "seed_rules"]
 
 _log = logging.getLogger("llmrouter.gateway")
 
@@ -56,6 +58,14 @@ _REPRICE_S = 60.0
 
 RunnerUrls = Mapping[str, tuple[str, ...]]
 """Base addresses of the replicas that runners started, by pool."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Prepared:
+    """What a configuration needs from files and the store before it can serve."""
+
+    prices: PriceBook
+    learned: Mapping[str, InForce]
 
 
 def prepare_store(config: Config) -> Path:
@@ -124,6 +134,10 @@ class Assembly:
         self.pepper = load_pepper(config.store, self.path)
         self._keys = Keys(KeyRing(self.pepper))
         self._routing = RoutingStore(self.store)
+        self._shelf = ArtefactShelf(ArtefactStore(self.store, self.pepper))
+        self._memory: dict[str, dict[str, Any]] = {}
+        self._refused: str | None = None
+        """Why the newest routing version is not the one in force."""
         self._counters = self._read_store_version()
         self._keys.ring.replace(load_keys(self.store))
         self._books = (
@@ -133,8 +147,10 @@ class Assembly:
         )
         self._hints = _hints(config, lambda: self._pools)
         self._samples = SampleBook(self.path, SamplePolicy.of(config))
+        routing, learned, why_not = newest_usable(config, self._routing, self._shelf)
+        self._note_refused(routing, why_not)
         self._pipeline = Pipeline(
-            self._state(config, version, self._routing.current(), self.priced(config)),
+            self._state(config, version, routing, Prepared(self._priced(config), learned)),
             self._books.ledger,
             self._samples,
             self.metrics,
@@ -165,20 +181,21 @@ class Assembly:
         self._sync_probers()
         self._watcher = asyncio.create_task(self._watch(), name="watch store")
 
-    def priced(self, config: Config) -> PriceBook:
-        """The prices of a configuration, kept in the store; reads and writes files, so call it in a thread.
+    def prepare(self, config: Config) -> Prepared:
+        """What `reload` needs of a configuration; reads and writes files and the store, so call it in a thread.
 
         Raises:
-            RouterError: a price is not known, or the store cannot be written.
+            RouterError: a price is not known, an artefact cannot be used, or the store cannot be written.
         """
-        prices = PriceBook(config, lambda: datetime.now(UTC))
-        keep_prices(self.path, prices.prices())
-        return prices
+        routing = self.state.routing
+        self._shelf.forget_folders()
+        learned = self._shelf.in_force(config, routing, self._routing.fallbacks(routing.version))
+        return Prepared(self._priced(config), learned)
 
-    def reload(self, config: Config, version: int, prices: PriceBook | None = None) -> None:
+    def reload(self, config: Config, version: int, prepared: Prepared | None = None) -> None:
         """Swap in a new configuration; requests under way keep the snapshot they began with.
 
-        `prices` are those of `priced`, where that was called elsewhere.
+        `prepared` is what `prepare` made, where that was called elsewhere.
 
         Raises:
             RouterError: the new configuration cannot be used; the old one stays in force, whole.
@@ -187,11 +204,13 @@ class Assembly:
         samples = SamplePolicy.of(config)
         replaced, self._backends = self._backends, []
         try:
-            self._pipeline.state = self._state(config, version, self.state.routing, prices or self.priced(config))
+            self._pipeline.state = self._state(config, version, self.state.routing, prepared or self.prepare(config))
         except RouterError:
             self._backends = replaced
             raise
         self._samples.policy = samples
+        if self._refused is not None:
+            self._counters = {}  # With this configuration the newest routing version may be usable.
         for gone in self._pools.keys() - config.pools.keys():
             del self._pools[gone]
         if self._watcher is not None:
@@ -219,7 +238,11 @@ class Assembly:
 
     def gauges(self, active: int) -> dict[str, list[list[str | float]]]:
         """Rows for `/metrics`, with the number of requests under way."""
-        return {**pool_gauges(self._pools.values(), active), **store_gauges(self._books, self._samples)}
+        return {
+            **pool_gauges(self._pools.values(), active),
+            **store_gauges(self._books, self._samples),
+            **routing_gauges(self.state.routing, self.state.learned, refused=self._refused is not None),
+        }
 
     def not_ready(self) -> str | None:
         """Why traffic should go elsewhere: a tier none of whose pools has a usable replica."""
@@ -230,10 +253,16 @@ class Assembly:
                 return f"no pool of tier {tier_id} has a usable replica"
         return None
 
-    def _state(self, config: Config, version: int, routing: RoutingVersion, prices: PriceBook) -> State:
+    def _priced(self, config: Config) -> PriceBook:
+        """The prices of a configuration, kept in the store."""
+        prices = PriceBook(config, lambda: datetime.now(UTC))
+        keep_prices(self.path, prices.prices())
+        return prices
+
+    def _state(self, config: Config, version: int, routing: RoutingVersion, prepared: Prepared) -> State:
         """Build a snapshot; all that can fail comes before anything that running requests see."""
         rules = compile_rules(routing, config)
-        tiers = self._tiers(config, rules)
+        tiers = self._tiers(config, rules, prepared)
         backends = {pool_id: self._open_backends(pool_id, config) for pool_id in config.pools}
         routes = {}
         for pool_id, pool_config in config.pools.items():
@@ -265,24 +294,37 @@ class Assembly:
             keys=self._keys,
             tiers=tiers,
             routes=routes,
-            prices=prices,
+            prices=prepared.prices,
             reference_model=config.reference_model,
             limits=LimitBook(config),
             label=_labeller(routing),
+            learned=prepared.learned,
             salt_secret=self.pepper,
         )
 
-    def _tiers(self, config: Config, rules: RuleSet) -> dict[str, Tier]:
+    def _tiers(self, config: Config, rules: RuleSet, prepared: Prepared) -> dict[str, Tier]:
         clamp = config.limits.clamp_output_tokens
         return {
             tier_id: Tier(
                 tier_id,
                 tier_models(config, tier_id),
-                strategy_factory(tier.strategy)(tier_id, config, rules),
+                build_strategy(tier_id, config, rules, self._parts(tier_id, prepared)),
                 clamp=clamp,
             )
-            for tier_id, tier in config.tiers.items()
+            for tier_id in config.tiers
         }
+
+    def _parts(self, tier_id: str, prepared: Prepared) -> LearnedParts | None:
+        taken = prepared.learned.get(tier_id)
+        if taken is None:
+            return None
+        return LearnedParts(
+            artefact=taken.artefact,
+            point=taken.point,
+            price=prepared.prices.price,
+            memory=self._memory.setdefault(tier_id, {}),
+            observed=lambda _prediction, _move: None,
+        )
 
     def _open_backends(self, pool_id: str, config: Config) -> list[tuple[Backend, str | None]]:
         pool = config.pools[pool_id]
@@ -330,23 +372,56 @@ class Assembly:
                 self._store_down = True
 
     async def follow_store(self) -> None:
-        """Take over keys and rules that have changed; raises `StoreUnavailable`."""
+        """Take over keys and the routing version where they have changed; raises `StoreUnavailable`.
+
+        A version that cannot be used, e.g. because its artefact was tampered with, leaves the one that is in force.
+        """
         counters = await asyncio.to_thread(self._read_store_version)
         if counters == self._counters:
             return
-        keys = await asyncio.to_thread(load_keys, self.store)
-        routing = await asyncio.to_thread(self._routing.current)
-        self._keys.ring.replace(keys)
-        if routing.version != self.state.routing.version:
-            rules = compile_rules(routing, self.state.config)
-            self._pipeline.state = dataclasses.replace(
-                self.state,
-                routing=routing,
-                tiers=self._tiers(self.state.config, rules),
-                label=_labeller(routing),
-            )
-            _log.info("routing version %d is in force", routing.version)
+        self._keys.ring.replace(await asyncio.to_thread(load_keys, self.store))
+        await self._follow_routing()
         self._counters = counters
+
+    async def _follow_routing(self) -> None:
+        seen = self.state
+        newer = await asyncio.to_thread(self._newer, seen)
+        while self.state is not seen:  # a reload has come between
+            seen = self.state
+            newer = await asyncio.to_thread(self._newer, seen)
+        if newer is None:
+            return
+        self._pipeline.state = newer
+        _log.info("routing version %d is in force", newer.routing.version)
+        for tier_id, taken in newer.learned.items():
+            if taken.fallback is not None:
+                _log.warning("tiers.%s is at its safe operating point: %s", tier_id, taken.fallback.reason)
+
+    def _newer(self, state: State) -> State | None:
+        """The snapshot with the newest routing version; None when that is in force already, or cannot be used."""
+        routing = self._routing.current()
+        fallbacks = self._routing.fallbacks(routing.version)
+        if routing.version == state.routing.version and not _moved(state.learned, fallbacks):
+            self._note_refused(routing, None)
+            return None
+        try:
+            rules = compile_rules(routing, state.config)
+            learned = self._shelf.in_force(state.config, routing, fallbacks)
+            tiers = self._tiers(state.config, rules, Prepared(state.prices, learned))
+        except StoreUnavailable:
+            raise
+        except RouterError as error:
+            self._note_refused(state.routing, error.message)
+            return None
+        self._note_refused(routing, None)
+        return dataclasses.replace(state, routing=routing, tiers=tiers, label=_labeller(routing), learned=learned)
+
+    def _note_refused(self, in_force: RoutingVersion, why: str | None) -> None:
+        if why is not None and why != self._refused:
+            _log.error(
+                "the newest routing version cannot be used, version %d stays in force: %s", in_force.version, why
+            )
+        self._refused = why
 
     def _reprice(self, prices: PriceBook) -> None:
         changed = prices.refresh()
@@ -357,6 +432,11 @@ class Assembly:
     def _read_store_version(self) -> dict[str, int]:
         with reading(self.store) as connection:
             return change_counters(connection)
+
+
+def _moved(learned: Mapping[str, InForce], fallbacks: Mapping[str, Fallback]) -> bool:
+    """Whether a tier has gone to its safe operating point since."""
+    return any(taken.fallback != fallbacks.get(tier_id) for tier_id, taken in learned.items())
 
 
 def check_reload(old: Config, new: Config) -> None:

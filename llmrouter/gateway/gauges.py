@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from llmrouter.backends.breaker import BreakerState
 from llmrouter.backends.pool import Health, Pool
+from llmrouter.gateway.artefacts import InForce
 from llmrouter.gateway.stores import Books
 from llmrouter.quality.samples import SampleBook
+from llmrouter.types import RoutingVersion
 
-__all__ = ["pool_gauges", "store_gauges"]
+__all__ = ["pool_gauges", "routing_gauges", "store_gauges"]
 
 _UP = {Health.UP: 1.0, Health.UNKNOWN: 0.5, Health.DOWN: 0.0}
 
@@ -24,6 +26,19 @@ def store_gauges(books: Books, samples: SampleBook) -> dict[str, list[list[str |
         rows["llmrouter_ledger_backlog"] = [[shipping.backlog]]
         rows["llmrouter_ledger_refused"] = [[shipping.refused]]
     return rows
+
+
+def routing_gauges(
+    routing: RoutingVersion, learned: Mapping[str, InForce], *, refused: bool
+) -> dict[str, list[list[str | float]]]:
+    """Rows for `llmrouter.gateway.slots.GAUGES`: what this worker goes by."""
+    return {
+        "llmrouter_routing_version": [[routing.version]],
+        "llmrouter_routing_refused": [[float(refused)]],
+        "llmrouter_router_fallback": [
+            [tier_id, float(taken.fallback is not None)] for tier_id, taken in learned.items()
+        ],
+    }
 
 
 def pool_gauges(pools: Iterable[Pool], active: int) -> dict[str, list[list[str | float]]]:

@@ -32,9 +32,12 @@ GAUGES = {
     "llmrouter_ledger_backlog": ("Entries in this gateway's file that the ledger database may not have yet.", ()),
     "llmrouter_ledger_refused": ("Entries that the ledger database will not hold, of the worker that ships.", ()),
     "llmrouter_samples": ("Calls chosen as samples since the workers started, by what became of them.", ("outcome",)),
+    "llmrouter_routing_version": ("The routing version that every worker has reached.", ()),
+    "llmrouter_routing_refused": ("1 while the newest routing version cannot be used and an older one serves.", ()),
+    "llmrouter_router_fallback": ("1 for a learned tier that drift has moved to its safe operating point.", ("tier",)),
 }
-_WORST = frozenset({"llmrouter_replica_up"})
-_SAME = frozenset({"llmrouter_ledger_backlog"})
+_WORST = frozenset({"llmrouter_replica_up", "llmrouter_routing_version"})
+_SAME = frozenset({"llmrouter_ledger_backlog", "llmrouter_routing_refused", "llmrouter_router_fallback"})
 """What all workers see of one thing."""
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from llmrouter.config import Config
 from llmrouter.errors import ModelNotFound, PermissionDenied
+from llmrouter.gateway.artefacts import InForce
 from llmrouter.gateway.attempt import ModelRoute
 from llmrouter.gateway.tiers import Tier
 from llmrouter.gateway.wire import Labeller
@@ -48,6 +49,8 @@ class State:
     reference_model: str
     limits: LimitBook
     label: Labeller | None
+    learned: Mapping[str, InForce]
+    """By tier, what each learned one goes by."""
     salt_secret: bytes = field(repr=False)
     created: int = field(default_factory=lambda: int(time.time()))
     _salts: dict[tuple[str, frozenset[str]], str] = field(default_factory=dict, repr=False)

@@ -119,8 +119,8 @@ class Worker:
         try:
             config = parse_at(message["config_text"], self._boot.config_path)
             # A store that is locked must not hold up the requests under way.
-            prices = await asyncio.to_thread(self._assembly.priced, config)
-            self._assembly.reload(config, message["version"], prices)
+            prepared = await asyncio.to_thread(self._assembly.prepare, config)
+            self._assembly.reload(config, message["version"], prepared)
         except RouterError as error:
             return {"op": "refused", "slot": self._boot.slot, "version": message["version"], "message": error.message}
         return {"op": "reloaded", "slot": self._boot.slot, "version": message["version"]}
