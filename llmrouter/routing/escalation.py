@@ -20,20 +20,20 @@ class EscalationShare:
     """
 
     def __init__(self, share: float, burst: float = 20.0) -> None:
-        self._share = share
+        self.share = share
         self._burst = burst
         self._left: OrderedDict[str, float] = OrderedDict()
 
     def came(self, tenant_id: str) -> None:
         """A request came in."""
-        self._left[tenant_id] = min(self._burst, self._left.get(tenant_id, self._burst) + self._share)
+        self._left[tenant_id] = min(self._burst, self._left.get(tenant_id, self._burst) + self.share)
         self._left.move_to_end(tenant_id)
         if len(self._left) > _MOST_TENANTS:
             self._left.popitem(last=False)
 
     def take(self, tenant_id: str) -> bool:
         """Take one escalation; False when the tenant has none left."""
-        if self._share >= 1:
+        if self.share >= 1:
             return True
         left = self._left.get(tenant_id, self._burst)
         if left < 1:
