@@ -1,13 +1,14 @@
-"""Tells of runners while they download, start and restart: lines in a log, one moving line on a terminal."""
+"""Tells of work that takes a while, on standard error: lines in a log, one moving line on a terminal."""
 
 from __future__ import annotations
 
 import sys
-from typing import TextIO
+from types import TracebackType
+from typing import Self, TextIO
 
 from llmrouter.backends.runners.events import RunnerEvent
 
-__all__ = ["RunnerProgress"]
+__all__ = ["CallProgress", "RunnerProgress"]
 
 _STEP_PERCENT = 10
 _ERASE_LINE = "\r\x1b[2K"
@@ -55,3 +56,35 @@ class RunnerProgress:
         if self._moving:
             self._out.write("\n")
             self._moving = False
+
+
+class CallProgress:
+    """Tells how many of a known number of calls are done; on leaving it ends the moving line."""
+
+    def __init__(self, out: TextIO | None = None) -> None:
+        self._out = sys.stderr if out is None else out
+        self._terminal = self._out.isatty()
+        self._told = -1
+        self._moving = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._moving:
+            self._out.write("\n")
+            self._out.flush()
+
+    def __call__(self, done: int, total: int, failed: int) -> None:
+        """Told on a terminal each time, else at each step of ten per cent; writes and never blocks on anything else."""
+        percent = 100 * done // total if total else 100
+        step = percent // _STEP_PERCENT
+        if not self._terminal and step == self._told:
+            return
+        self._told = step
+        text = f"{done} of {total} calls ({percent} %)" + (f", {failed} failed" if failed else "")
+        self._out.write(_ERASE_LINE + text if self._terminal else text + "\n")
+        self._moving = self._terminal
+        self._out.flush()

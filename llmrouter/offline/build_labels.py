@@ -21,9 +21,9 @@ import orjson
 from llmrouter.errors import UsageError
 from llmrouter.offline.label_items import LabelItem
 from llmrouter.offline.label_journal import Journal
-from llmrouter.offline.upstreams import CallFailed, Complete
+from llmrouter.offline.upstreams import CallFailed, Complete, Completion, ToolCalls
 from llmrouter.quality.label_files import read_objects, write_objects
-from llmrouter.types import TokenSignals, Usage, value
+from llmrouter.types import ChatRequest, TokenSignals, Usage, value
 
 __all__ = ["BuildSettings", "Built", "Outside", "build_labels"]
 
@@ -52,8 +52,8 @@ class Outside:
     complete: Complete
     cost_usd: Callable[[str, Usage], Decimal]
     """Model, usage → its price."""
-    short_answer: Callable[[LabelItem, str], str | None]
-    """The short answer of a text where the item has no scorer; None where there is none that can be compared."""
+    short_answer: Callable[[LabelItem, str, ToolCalls], str | None]
+    """What an answer came to where the item has no scorer; None where there is nothing that can be compared."""
     signals: Callable[[list[Any]], TokenSignals | None]
     many_at_once: Callable[[str], bool]
     """Whether a model gives several answers to one request."""
@@ -84,6 +84,8 @@ class Built:
     """Items without a scorer where the reference gave no short answer; they are not in the output."""
     cost_usd: float = 0.0
     """Of this run."""
+    mean_scores: dict[str, float] = field(default_factory=dict)
+    """By model, over the rows that have its score."""
     failures: list[str] = field(default_factory=list)
     """The first ones: item, model, why."""
 
@@ -189,8 +191,7 @@ class _Run:
         if settings.signals:
             wanted |= {"logprobs": True, "top_logprobs": 5}
         answer = await self._outside.complete(model, self._request(item, model, wanted))
-        text = answer.texts[0]
-        score, short = self._scored(item, text)
+        score, short = self._scored(item, answer)[0]
         usage = answer.usage
         result: _Result = {
             "score": score,
@@ -198,7 +199,7 @@ class _Run:
             "input_tokens": usage.input_tokens,
             "output_tokens": usage.output_tokens,
             "cost_usd": float(self._outside.cost_usd(model, usage)),
-            "out_chars": len(text),
+            "out_chars": len(answer.texts[0]),
             "judged_at": self._outside.now().isoformat(),
         }
         if usage.estimated:
@@ -220,22 +221,24 @@ class _Run:
             answers = [await self._outside.complete(model, self._request(item, model, {**wanted, "n": count}))]
         else:
             answers = [await self._outside.complete(model, self._request(item, model, wanted)) for _ in range(count)]
-        texts = [text for each in answers for text in each.texts]
         return {
-            "samples": [self._scored(item, text)[1] for text in texts],
+            "samples": [short for each in answers for _, short in self._scored(item, each)],
             "samples_output_tokens": sum(each.usage.output_tokens for each in answers),
             "samples_cost_usd": float(sum(self._outside.cost_usd(model, each.usage) for each in answers)),
         }
 
-    def _request(self, item: LabelItem, model: str, wanted: Mapping[str, Any]) -> Any:
+    def _request(self, item: LabelItem, model: str, wanted: Mapping[str, Any]) -> ChatRequest:
         cap = item.max_tokens if item.max_tokens is not None else self._settings.max_tokens
-        return item.request(model, max_tokens=cap, **wanted)
+        return item.request(model, cap, **wanted)
 
-    def _scored(self, item: LabelItem, text: str) -> tuple[float | None, str | None]:
+    def _scored(self, item: LabelItem, answer: Completion) -> list[tuple[float | None, str | None]]:
+        """Score and short answer of each choice."""
         if item.scorer is None:
-            return None, self._outside.short_answer(item, text)
-        scored = item.scorer(text)
-        return scored.score, scored.answer
+            calls = answer.tool_calls or ((),) * len(answer.texts)
+            pairs = zip(answer.texts, calls, strict=True)
+            return [(None, self._outside.short_answer(item, text, each)) for text, each in pairs]
+        scored = [item.scorer(text) for text in answer.texts]
+        return [(each.score, each.answer) for each in scored]
 
     def rows(self) -> list[dict[str, Any]]:
         """The items that have a score, as label rows."""
@@ -247,6 +250,10 @@ class _Run:
                 self.built.not_comparable += not results
             if results:
                 rows.append(_row(item, key[1], results, self._failed[key]))
+        for model in self._settings.models:
+            scores = [row["scores"][model] for row in rows if model in row["scores"]]
+            if scores:
+                self.built.mean_scores[model] = sum(scores) / len(scores)
         return rows
 
 

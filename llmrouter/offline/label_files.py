@@ -19,6 +19,7 @@ from llmrouter.quality.sample_store import read_sample
 __all__ = ["objects_in", "source_name"]
 
 _STORE = "ledger:"
+_ROWS_AT_ONCE = 200
 _STORE_MAGIC = b"SQLite format 3\0"
 _SUFFIXES = (".jsonl", ".jsonl.gz", ".parquet")
 _STORE_SUFFIXES = (".db", ".sqlite", ".sqlite3")
@@ -43,6 +44,8 @@ def objects_in(given: Path) -> Objects:
         if any((given / name).exists() for name in ("dataset_dict.json", "state.json")):
             return _in_data_set(given)
         return _in_folder(given)
+    if given.suffix == ".parquet":
+        return _in_parquet(given)
     return _in_store(given) if _is_store(given) else read_objects(given)
 
 
@@ -68,7 +71,7 @@ def _in_folder(folder: Path) -> Objects:
         raise UsageError(f"{folder}: holds no labels: no {', '.join(_SUFFIXES)} file and no saved data set")
     for file in files:
         name = source_name(file)
-        for at, given in read_objects(file):
+        for at, given in objects_in(file):
             yield f"{file.name}: {at}", _with_source(given, name)
 
 
@@ -91,6 +94,26 @@ def _in_store(path: Path) -> Objects:
 
     for row in rows_of(path, LabelFilter(), content_of=content_of):
         yield f"item {row['id']}", row
+
+
+def _in_parquet(file: Path) -> Objects:
+    """With Arrow, which comes with the extra `train`, or as the store reads such files, which needs DuckDB."""
+    try:
+        from pyarrow import ArrowException, parquet
+    except ImportError:
+        yield from read_objects(file)
+        return
+    if not file.exists():
+        raise UsageError(f"{file}: no such file")
+    number = 0
+    try:
+        with parquet.ParquetFile(file) as opened:
+            for batch in opened.iter_batches(batch_size=_ROWS_AT_ONCE):
+                for row in batch.to_pylist():
+                    number += 1
+                    yield f"row {number}", _said(row)
+    except (ArrowException, OSError) as error:
+        raise UsageError(f"{file}: cannot be read after row {number}: {str(error).splitlines()[0]}") from error
 
 
 def _in_data_set(folder: Path) -> Objects:

@@ -57,8 +57,13 @@ class LabelItem:
             return list(self.content["messages"])
         return [{"role": "user", "content": self.content["prompt"]}]
 
-    def request(self, model: str, **more: Any) -> ChatRequest:
-        """The request to one model, with further fields."""
+    def request(self, model: str, default_cap: int | None = None, **more: Any) -> ChatRequest:
+        """The request to one model.
+
+        Args:
+            default_cap: most output tokens where the item does not say.
+            more: further fields.
+        """
         messages = self.messages()
         texts = [text for message in messages for text in _texts(message.get("content"))]
         turns = [message for message in messages if message.get("role") == "user"]
@@ -67,7 +72,7 @@ class LabelItem:
             endpoint="chat",
             model=model,
             fields=fields,
-            max_output_tokens=self.max_tokens,
+            max_output_tokens=default_cap if self.max_tokens is None else self.max_tokens,
             n=more.get("n", 1),
             text_bytes=sum(len(text.encode(errors="replace")) for text in texts),
             message_count=len(messages),

@@ -8,10 +8,9 @@ import unicodedata
 
 __all__ = ["question_group"]
 
-_OPTIONS = re.compile(
-    r"^[ \t]*(?:\(?A[.):]\s.*?^[ \t]*\(?B[.):]\s|(?:options|choices|answer choices):)",
-    re.IGNORECASE | re.MULTILINE | re.DOTALL,
-)
+_HEADING = re.compile(r"^[ \t]*(?:options|choices|answer choices):", re.IGNORECASE | re.MULTILINE)
+_FIRST = re.compile(r"^[ \t]*\(?A[.):]\s", re.IGNORECASE | re.MULTILINE)
+_SECOND = re.compile(r"^[ \t]*\(?B[.):]\s", re.IGNORECASE | re.MULTILINE)
 _WORDS = re.compile(r"\w+")
 _LEAST = 3
 """Words; a shorter stem says too little, and the whole text stands for it."""
@@ -27,8 +26,11 @@ def question_group(text: str) -> str:
 
 def _stem(text: str) -> str:
     """The text up to its answer options."""
-    found = _OPTIONS.search(text)
-    return text if found is None else text[: found.start()]
+    heading = _HEADING.search(text)
+    first = _FIRST.search(text)
+    if first is not None and _SECOND.search(text, first.end()) is None:
+        first = None
+    return text[: min((found.start() for found in (heading, first) if found is not None), default=len(text))]
 
 
 def _words(text: str) -> list[str]:

@@ -20,7 +20,7 @@ from llmrouter.pricing.cost import normalise_usage
 from llmrouter.protocols import Backend, BackendFault, Timeouts
 from llmrouter.types import ChatRequest, Usage, value
 
-__all__ = ["CallFailed", "Complete", "Completion", "Upstreams"]
+__all__ = ["CallFailed", "Complete", "Completion", "ToolCalls", "Upstreams"]
 
 Sleep: TypeAlias = Callable[[float], Awaitable[object]]
 
@@ -28,6 +28,10 @@ _TRIES = 4
 _FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 30.0
 _AGAIN = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
+
+
+ToolCalls: TypeAlias = tuple[tuple[str, str], ...]
+"""Name and arguments of each call."""
 
 
 @value
@@ -41,6 +45,8 @@ class Completion:
     """`estimated` where the engine did not tell it."""
     logprobs: tuple[Any, ...] = ()
     """The entries of the first choice's tokens, as the engine gave them."""
+    tool_calls: tuple[ToolCalls, ...] = ()
+    """One a choice."""
 
 
 Complete: TypeAlias = Callable[[str, ChatRequest], Awaitable[Completion]]
@@ -205,13 +211,14 @@ def _read(body: bytes, request: ChatRequest) -> Completion:
         choices = parsed["choices"]
         texts = tuple(_text(choice["message"]) for choice in choices)
         finish = tuple(choice.get("finish_reason") for choice in choices)
+        calls = tuple(_calls(choice["message"]) for choice in choices)
         logprobs = tuple((choices[0].get("logprobs") or {}).get("content") or ())
     except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError, IndexError) as error:
         raise _AgainError("the answer is not one that can be read") from error
     usage, faults = normalise_usage(parsed.get("usage"))
     if "missing" in faults:
         usage = _estimated(request, texts)
-    return Completion(texts, finish, usage, logprobs)
+    return Completion(texts, finish, usage, logprobs, calls)
 
 
 def _text(message: Mapping[str, Any]) -> str:
@@ -219,6 +226,11 @@ def _text(message: Mapping[str, Any]) -> str:
     if isinstance(content, list):
         return "".join(part["text"] for part in content if part.get("type") == "text")
     return content or ""
+
+
+def _calls(message: Mapping[str, Any]) -> ToolCalls:
+    functions = (call["function"] for call in message.get("tool_calls") or () if call.get("function"))
+    return tuple((function["name"], function.get("arguments") or "") for function in functions)
 
 
 _BYTES_PER_TOKEN = 4

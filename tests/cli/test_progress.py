@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 
 from llmrouter.backends.runners.events import RunnerEvent
-from llmrouter.cli.progress import RunnerProgress
+from llmrouter.cli.progress import CallProgress, RunnerProgress
 
 
 class Terminal(io.StringIO):
@@ -43,3 +43,30 @@ def test_a_download_of_unknown_size_is_told_without_per_cent_of_nothing():
     out = io.StringIO()
     RunnerProgress(out)(download(3, 0))
     assert out.getvalue() == "small: m from the hub 3 MB\n"
+
+
+def test_a_log_gets_a_line_for_each_tenth_of_the_calls():
+    out = io.StringIO()
+    with CallProgress(out) as tell:
+        for done in range(101):
+            tell(done, 100, done // 50)
+    lines = out.getvalue().splitlines()
+    assert len(lines) == 11
+    assert lines[0] == "0 of 100 calls (0 %)"
+    assert lines[-1] == "100 of 100 calls (100 %), 2 failed"
+
+
+def test_a_terminal_gets_one_line_of_calls_that_ends():
+    out = Terminal()
+    with CallProgress(out) as tell:
+        tell(1, 2, 0)
+        tell(2, 2, 0)
+    assert out.getvalue().count("\n") == 1
+    assert out.getvalue().endswith("2 of 2 calls (100 %)\n")
+
+
+def test_no_calls_at_all_are_all_done():
+    out = io.StringIO()
+    with CallProgress(out) as tell:
+        tell(0, 0, 0)
+    assert out.getvalue() == "0 of 0 calls (100 %)\n"

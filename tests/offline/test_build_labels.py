@@ -60,7 +60,7 @@ def outside(models: Models, told: list[tuple[int, int, int]] | None = None) -> O
     return Outside(
         complete=models.complete,
         cost_usd=lambda model, usage: Decimal(usage.output_tokens) * (10 if model == "l" else 1),
-        short_answer=lambda _, text: text.split()[-1].strip(".") if text else None,
+        short_answer=lambda _, text, __: text.split()[-1].strip(".") if text else None,
         signals=lambda entries: SIGNALS if entries == ["entry"] else None,
         many_at_once=lambda model: model == "l",
         now=lambda: NOW,

@@ -233,6 +233,13 @@ def test_parquet_and_saved_data_sets_read_as_jsonl_does(tmp_path):
         assert dict(report.left_out) == {}
 
 
+def test_a_file_that_is_no_parquet_is_refused(tmp_path):
+    path = tmp_path / "x.parquet"
+    path.write_bytes(b"not parquet")
+    with pytest.raises(UsageError, match=r"x\.parquet: cannot be read after row 0"):
+        read_labels([path], ROLES)
+
+
 def test_splits_of_a_saved_data_set_are_those_of_its_rows(tmp_path):
     datasets = pytest.importorskip("datasets")
     parts = {"train": datasets.Dataset.from_list([row(1)]), "dev": datasets.Dataset.from_list([row(2)])}
