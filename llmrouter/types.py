@@ -545,6 +545,12 @@ class LedgerEntry:
     user_id: str | None = None
     degraded_to: str | None = None
     """The cheaper tier that served it because a budget was spent; `tier` is the one that was asked for."""
+    route: str = ""
+    """What a learned policy chose, as `Decision.route`."""
+    score: float | None = None
+    """What it expected of the first model's answer, as `Decision.score`."""
+    checks: str = ""
+    """What the checks of the answer said, as `Accepted.check`."""
 
     def spent(self) -> Spent:
         """What settles this call's reservation."""

@@ -68,6 +68,7 @@ def test_an_old_store_is_read_by_this_release(path):
     entries = recent_entries(path, 100)
     assert [entry.request_id for entry in reversed(entries)] == sorted(f"req-{number:04}" for number in range(24))
     assert {(entry.latency_class, entry.user_id, entry.degraded_to) for entry in entries} == {("standard", None, None)}
+    assert {(entry.route, entry.score, entry.checks) for entry in entries} == {("", None, "")}
     keys = KeyStore(path, b"pepper of the old store").list()
     assert sorted((key.tenant_id, key.admin, key.revoked_at is None) for key in keys) == [
         ("acme", False, True),

@@ -256,6 +256,9 @@ class Run:
             latency_class=self.latency_class,
             user_id=self.user_id,
             degraded_to=self.degraded_to,
+            route=decision.route,
+            score=decision.score,
+            checks=self.accepted.check if self.accepted is not None else "",
         )
 
 

@@ -46,6 +46,9 @@ ENTRY_COLUMNS = (
     "latency_class",
     "user_id",
     "degraded_to",
+    "route",
+    "score",
+    "checks",
 )
 
 ATTEMPT_COLUMNS = (
@@ -102,6 +105,9 @@ def entry_row(number: int, entry: LedgerEntry) -> tuple[Any, ...]:
         entry.latency_class,
         entry.user_id,
         entry.degraded_to,
+        entry.route,
+        entry.score,
+        entry.checks,
     )
 
 
@@ -184,6 +190,9 @@ def entry_of(row: Row, attempts: Sequence[Row]) -> LedgerEntry:
         latency_class=row["latency_class"],
         user_id=row["user_id"],
         degraded_to=row["degraded_to"],
+        route=row["route"],
+        score=row["score"],
+        checks=row["checks"],
     )
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from llmrouter.schema import artefacts, keys_rules_books, reservations_limits, samples_labels
+from llmrouter.schema import artefacts, keys_rules_books, reservations_limits, route_score_checks, samples_labels
 
 if TYPE_CHECKING:
     from sqlite_utils import Database, Migrations
@@ -27,6 +27,7 @@ _NUMBERED = (
     ("0002_reservations_limits", reservations_limits.UP, reservations_limits.DOWN),
     ("0003_samples_labels", samples_labels.UP, samples_labels.DOWN),
     ("0004_artefacts", artefacts.UP, artefacts.DOWN),
+    ("0005_route_score_checks", route_score_checks.UP, route_score_checks.DOWN),
 )
 
 

@@ -306,10 +306,23 @@ _ARTEFACTS_DOWN = (
     "DROP TABLE artefacts",
 )
 
+_ROUTE_SCORE_CHECKS = (
+    "ALTER TABLE ledger ADD COLUMN route TEXT NOT NULL DEFAULT ''",
+    "ALTER TABLE ledger ADD COLUMN score DOUBLE PRECISION",
+    "ALTER TABLE ledger ADD COLUMN checks TEXT NOT NULL DEFAULT ''",
+)
+
+_ROUTE_SCORE_CHECKS_DOWN = (
+    "ALTER TABLE ledger DROP COLUMN checks",
+    "ALTER TABLE ledger DROP COLUMN score",
+    "ALTER TABLE ledger DROP COLUMN route",
+)
+
 _NUMBERED: tuple[tuple[str, Sequence[str], Sequence[str]], ...] = (
     ("0001_books", _BOOKS, _BOOKS_DOWN),
     ("0002_keys_rules", (*_CHANGE_COUNTERS, *_API_KEYS, *_ROUTING, *_MARKS), _KEYS_RULES_DOWN),
     ("0003_artefacts", _ARTEFACTS, _ARTEFACTS_DOWN),
+    ("0004_route_score_checks", _ROUTE_SCORE_CHECKS, _ROUTE_SCORE_CHECKS_DOWN),
 )
 
 

@@ -14,7 +14,7 @@ from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, M
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector, CollectorRegistry
 
-from llmrouter.types import LedgerEntry, Reservation
+from llmrouter.types import Attempt, LedgerEntry, Reservation
 
 __all__ = ["Metrics", "render"]
 
@@ -25,7 +25,10 @@ _COUNTERS = {
     "llmrouter_requests": ("Calls in the books.", ("tier", "model", "status")),
     "llmrouter_refused": ("Requests turned away before any attempt.", ("status", "code")),
     "llmrouter_attempts": ("Calls of replicas.", ("model", "outcome")),
-    "llmrouter_fallbacks": ("Calls answered by another model than the first one tried.", ("tier",)),
+    "llmrouter_fallbacks": ("Calls answered by another model because the first one tried failed.", ("tier",)),
+    "llmrouter_escalations": ("Calls whose first answer a check turned down for a better model's.", ("tier", "reason")),
+    "llmrouter_checks": ("Checked calls, by what was done with the first answer.", ("tier", "check", "outcome")),
+    "llmrouter_extra_calls": ("Answered calls of replicas whose answer the client did not get.", ("tier", "role")),
     "llmrouter_tokens": ("Tokens of all attempts.", ("model", "kind")),
     "llmrouter_cost_usd": ("Dollars of all attempts.", ("model",)),
     "llmrouter_reference_cost_usd": ("Dollars that the answers would have cost on the reference model.", ("model",)),
@@ -34,6 +37,10 @@ _COUNTERS = {
     "llmrouter_unlimited": ("Calls served without their limits, whose store could not be reached.", ("tier",)),
     "llmrouter_client_aborts": ("Clients that left before the end.", ("tier",)),
 }
+_MOST_REASONS = 32
+_LONGEST_REASON = 48
+_CHECKS = frozenset({"agreement", "self_check", "logprobs", "verifier", "format", "none"})
+"""What the first word of `LedgerEntry.checks` may be and is counted by name."""
 _HISTOGRAMS = {
     "llmrouter_ttft_seconds": ("Time to the first output of a stream.", ("tier", "model")),
     "llmrouter_request_seconds": ("Time of a whole call.", ("tier", "model")),
@@ -47,6 +54,8 @@ class Metrics:
     def __init__(self) -> None:
         self._counters: dict[str, defaultdict[tuple[str, ...], float]] = {n: defaultdict(float) for n in _COUNTERS}
         self._histograms: dict[str, dict[tuple[str, ...], list[float]]] = {name: {} for name in _HISTOGRAMS}
+        self._reasons: set[str] = set()
+        """Reasons of escalations that have been counted by name."""
 
     def observe(self, entry: LedgerEntry, alerts: Iterable[str] = ()) -> None:
         """Count one finished call."""
@@ -58,8 +67,11 @@ class Metrics:
             count["llmrouter_tokens"][attempt.model_id, "input"] += attempt.usage.input_tokens
             count["llmrouter_tokens"][attempt.model_id, "output"] += attempt.usage.output_tokens
             count["llmrouter_cost_usd"][attempt.model_id,] += float(attempt.cost_usd)
-        if entry.model_id is not None and entry.attempts[0].model_id != entry.model_id:
-            count["llmrouter_fallbacks"][tier,] += 1
+        if entry.model_id is not None and len(entry.attempts) > 1:
+            self._several(entry)
+        if entry.checks:
+            check = entry.checks.partition(" ")[0]
+            count["llmrouter_checks"][tier, check if check in _CHECKS else "other", _outcome(entry)] += 1
         if entry.reference_cost_usd is not None and entry.reference_model_id is not None:
             cost = float(entry.reference_cost_usd)
             count["llmrouter_reference_cost_usd"][entry.reference_model_id,] += cost
@@ -71,6 +83,28 @@ class Metrics:
             self._time("llmrouter_ttft_seconds", (tier, model), entry.ttft_s)
         self._time("llmrouter_request_seconds", (tier, model), entry.total_s)
         self._time("llmrouter_queue_seconds", (tier, model), entry.queue_s)
+
+    def _several(self, entry: LedgerEntry) -> None:
+        """Count what an answered call of several attempts was: a fallback, an escalation, one with extra calls."""
+        tier, first, count = entry.tier, entry.attempts[0], self._counters
+        given = next((attempt for attempt in entry.attempts if attempt.committed), first)
+        for attempt in entry.attempts:
+            if attempt is not given and attempt.outcome == "ok":
+                count["llmrouter_extra_calls"][tier, _role(attempt)] += 1
+        if first.outcome != "ok":
+            if first.model_id != entry.model_id:
+                count["llmrouter_fallbacks"][tier,] += 1
+            return
+        if _escalated(first, given):
+            count["llmrouter_escalations"][tier, self._bounded(given.reason)] += 1
+
+    def _bounded(self, reason: str) -> str:
+        """A reason as a label: what is behind a space may be a figure, and a strategy may invent words."""
+        word = reason.partition(" ")[0][:_LONGEST_REASON]
+        if word not in self._reasons and len(self._reasons) == _MOST_REASONS:
+            return "other"
+        self._reasons.add(word)
+        return word
 
     def refused(self, status: int, code: str) -> None:
         """Count a request that was turned away."""
@@ -109,6 +143,23 @@ class Metrics:
             cells = self._histograms[name][labels] = [0.0] * (len(_BUCKETS_S) + 2)
         cells[bisect.bisect_left(_BUCKETS_S, seconds)] += 1
         cells[-1] += seconds
+
+
+def _escalated(first: Attempt, given: Attempt) -> bool:
+    """Whether a better model's answer was given although the first model had answered."""
+    return first.outcome == "ok" and given.role != first.role and _role(given) != "peer"
+
+
+def _outcome(entry: LedgerEntry) -> str:
+    """What a check led to."""
+    given = next((attempt for attempt in entry.attempts if attempt.committed), None)
+    if given is None:
+        return "unanswered"
+    return "escalated" if _escalated(entry.attempts[0], given) else "accepted"
+
+
+def _role(attempt: Attempt) -> str:
+    return "peer" if attempt.role.startswith("peer") else attempt.role
 
 
 def render(snapshots: Iterable[Mapping[str, Any]], gauges: Iterable[Metric] = ()) -> bytes:

@@ -69,6 +69,8 @@ async def test_a_plans_own_question_is_sent_and_the_client_gets_one_choice_of_th
     assert entry.usage.output_tokens == 9
     assert (entry.reason, entry.model_id, entry.finish) == ("agreement:accepted", "s", "stop")
     assert entry.reference_cost_usd == Decimal(10 * 10 + 3 * 20) / 10**6
+    assert (entry.strategy, entry.route, entry.score) == ("cascade", "cascade", 0.625)
+    assert entry.checks == "agreement 2/3 0.93"
     assert reply.headers["x-llmrouter-reason"] == "agreement:accepted"
     assert reply.headers["x-llmrouter-route"] == "cascade"
     assert reply.headers["x-llmrouter-score"] == "0.6250"

@@ -160,5 +160,8 @@ entries = st.builds(
     ttft_s=st.none() | _seconds,
     total_s=_seconds,
     attempts=_attempts(),
+    route=_text,
+    score=st.none() | st.floats(0, 1),
+    checks=_text,
 )
 """Any entry that the books can hold."""
