@@ -1,7 +1,7 @@
 """The command line: repeats the calibration of a threshold many times and counts broken promises.
 
-Each time, so many rows are drawn, a threshold is certified on them, and its loss is looked up on all rows. Exit codes: 0
-done, 1 a certificate broke more promises than its confidence allows, 2 wrong use.
+Each time, so many rows are drawn, a threshold is certified on them, and its loss is looked up on all rows. Exit codes:
+0 done, 1 a certificate broke more promises than its confidence allows, 2 wrong use.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 
 from benchmarks.certificate.scores import losses_by_share, out_of_fold
 from llmrouter.errors import UsageError
-from llmrouter.offline.certificate import broken_promise_estimate
+from llmrouter.offline.certificate import Method, broken_promise_estimate
 from llmrouter.offline.label_reader import read_labels
 from llmrouter.offline.labels import LabelSet
 from llmrouter.offline.roles import Roles
@@ -27,7 +27,7 @@ __all__ = ["Line", "as_text", "lines", "main"]
 
 Line = dict[str, Any]
 
-_METHODS = ("exact", "betting")
+_METHODS: tuple[Method, ...] = ("exact", "betting")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
