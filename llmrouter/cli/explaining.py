@@ -104,10 +104,17 @@ def print_explanation(found: Mapping[str, Any]) -> None:
         ("reserves", f"{found['reserves']['tokens']} tokens and ${Decimal(found['reserves']['cost_usd']):.6f} at most"),
         ("spent budget", f"goes to tier {found['degrade_to']}" if found["degrade_to"] else "429"),
     ]
+    facts += _learned_facts(found)
     facts += [("cannot take it", f"{model_id} ({role})") for role, model_id in found["filtered_out"].items()]
     width = max(len(name) for name, _ in facts)
     for name, value in facts:
         typer.echo(f"{name:{width}}  {value}")
+    because = (found.get("learned") or {}).get("because", ())
+    if because:
+        typer.echo("")
+        typer.echo("what in the prompt moved the prediction, the strongest first:")
+        for line in because:
+            typer.echo(f"  {line}")
     if found["rules"]:
         typer.echo("")
         rows = [
@@ -125,6 +132,29 @@ def print_explanation(found: Mapping[str, Any]) -> None:
     if found["limits"]:
         typer.echo("")
         print_table(("LIMIT OF", "KIND", "MOST", "BURST"), [_limit_row(limit) for limit in found["limits"]])
+
+
+def _learned_facts(found: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What a learned tier goes by, predicts and does."""
+    taken, learned = found.get("artefact"), found.get("learned")
+    facts = []
+    if taken is not None:
+        at = "its chosen operating point" if taken["point"] is None else f"operating point {taken['point']}"
+        facts.append(("goes by", f"{taken['name']} at {at}: {taken['promise']}"))
+        if taken["fallback"] is not None:
+            facts.append(("fell back", taken["fallback"]))
+    if learned is None:
+        return facts
+    quality = ", ".join(f"{role} {score:.2f}" for role, score in learned["quality"].items())
+    checks = ", ".join(learned["checks"]) or "none"
+    then = "no check" if learned["check"] == "none" else f"then {learned['check']} decides"
+    return [
+        *facts,
+        ("predicted", f"score of the answer: {quality}"),
+        ("novelty", f"{learned['novelty']:.0%} of the training prompts were less unlike the others"),
+        ("could check", f"{checks}; {learned['kind']}, on {learned['sees']}, with {learned['peers']} peers"),
+        ("does", f"{found['role']} first, {then}"),
+    ]
 
 
 def _limit_row(limit: Mapping[str, Any]) -> tuple[str, ...]:

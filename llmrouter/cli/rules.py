@@ -12,9 +12,11 @@ from llmrouter.cli.output import print_json, print_table, say, warn
 from llmrouter.errors import NotFound, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
+    from llmrouter.cli.rules_file import RulesFile
     from llmrouter.config import Config
+    from llmrouter.gateway.artefacts import InForce
     from llmrouter.routing.versions import RoutingStore
     from llmrouter.types import RoutingVersion, Rule
 
@@ -24,6 +26,7 @@ __all__ = [
     "LIST_EXAMPLE",
     "ROLLBACK_EXAMPLE",
     "apply",
+    "author",
     "explain",
     "list_rules",
     "rollback",
@@ -52,6 +55,7 @@ def list_rules(
     as_json: Json = False,
 ) -> None:
     """Show the rules in force, highest priority first, or the versions so far, newest first."""
+    from llmrouter.cli.rules_artefact import artefact_lines
     from llmrouter.config import load
     from llmrouter.gateway.app import version_as_json
 
@@ -61,13 +65,18 @@ def list_rules(
         if as_json:
             print_json({"versions": [version_as_json(version) for version in versions]})
         else:
-            print_table(("VERSION", "PUBLISHED", "BY", "RULES", "NOTE"), [_version_row(each) for each in versions])
+            head = ("VERSION", "PUBLISHED", "BY", "RULES", "ARTEFACT", "NOTE")
+            print_table(head, [_version_row(each) for each in versions])
         return
     current = _current(loaded)
+    known = _with_artefact(loaded, current)
     if as_json:
-        print_json(version_as_json(current))
+        print_json(known)
         return
     say(_title(current))
+    if known["artefact"] is not None or any(tier.is_learned for tier in loaded.tiers.values()):
+        for line in artefact_lines(known):
+            say(line)
     ordered = sorted(current.rules, key=lambda rule: (-rule.priority, rule.rule_id))
     print_table(("RULE", "PRIORITY", "WEIGHT", "SENDS TO", "WHEN"), [_rule_row(rule) for rule in ordered])
 
@@ -92,8 +101,9 @@ def apply(
         _prepare(loaded)
     current = _current(loaded)
     base = next(n for n in (base_version, given.base_version, current.version) if n is not None)
-    draft = _draft(current, given.rules, base, note or given.note)
+    draft = _draft(current, given, base, note or given.note)
     warnings = compile_rules(draft, loaded).warnings
+    _check_artefact(loaded, draft)
     for text in warnings:
         warn(text)
     changes = _changes(current.rules, given.rules)
@@ -101,7 +111,9 @@ def apply(
         if current.version:
             _published(loaded).compare(base)
     else:
-        draft = _published(loaded).publish(given.rules, base_version=base, author=_author(), note=draft.note)
+        draft = _published(loaded).publish(
+            given.rules, base_version=base, author=author(), note=draft.note, learned=given.learned
+        )
     if as_json:
         body = {"dry_run": dry_run, "current_version": current.version, "changes": changes, "warnings": warnings}
         print_json({**body, **version_as_json(draft)})
@@ -111,13 +123,13 @@ def apply(
 
 
 def rollback(
-    version: Annotated[int, typer.Argument(metavar="VERSION", help="The version whose rules come back.")],
+    version: Annotated[int, typer.Argument(metavar="VERSION", help="The version that comes back.")],
     note: Note = "",
     base_version: BaseVersion = None,
     config: ConfigPath = Path("llmrouter.toml"),
     as_json: Json = False,
 ) -> None:
-    """Publish an earlier version's rules again, as the next version."""
+    """Publish an earlier version again, as the next one: its rules, its artefact and its operating point."""
     from llmrouter.config import load
     from llmrouter.gateway.app import version_as_json
     from llmrouter.routing.rules import compile_rules
@@ -125,14 +137,17 @@ def rollback(
     loaded = load(config)
     store = _published(loaded)
     try:
-        compile_rules(store.get(version), loaded)
+        old = store.get(version)
+        compile_rules(old, loaded)
+        _check_artefact(loaded, old)
     except NotFound as error:
         raise UsageError(error.message) from error
-    done = store.rollback(version, base_version=base_version, author=_author(), note=note)
+    done = store.rollback(version, base_version=base_version, author=author(), note=note)
     if as_json:
         print_json(version_as_json(done))
     else:
-        say(f"published version {done.version} with the {len(done.rules)} rules of version {version}")
+        what = "" if done.artefact_digest is None else f" and the artefact {done.artefact_digest[:12]}"
+        say(f"published version {done.version} with the {len(done.rules)} rules{what} of version {version}")
 
 
 def explain(
@@ -163,7 +178,10 @@ def explain(
     loaded = load(config)
     body = body_of(loaded, tier=tier, prompt=prompt, request=request)
     principal = asker(loaded, tenant=tenant, key_id=key_id)
-    found = explain_request(loaded, _current(loaded), body, principal, headers=headers_of(header or []))
+    now = _current(loaded)
+    found = explain_request(
+        loaded, now, body, principal, headers=headers_of(header or []), in_force=_in_force(loaded, now)
+    )
     if as_json:
         print_json(found)
     else:
@@ -200,23 +218,54 @@ def _current(config: Config) -> RoutingVersion:
     return RoutingVersion(0, seed_rules(config), datetime.now(UTC), author="configuration")
 
 
-def _draft(current: RoutingVersion, rules: tuple[Rule, ...], base: int, note: str) -> RoutingVersion:
+def _with_artefact(config: Config, version: RoutingVersion) -> dict[str, Any]:
+    """A version as JSON, with what is known of its artefact where it is published."""
+    from llmrouter.gateway.app import routing_as_json, version_as_json
+    from llmrouter.gateway.publishing import artefact_store
+
+    if not version.version:
+        return version_as_json(version)
+    return routing_as_json(version, _published(config), artefact_store(config))
+
+
+def _in_force(config: Config, version: RoutingVersion) -> Mapping[str, InForce]:
+    """What learned tiers go by under a version."""
+    from llmrouter.gateway.publishing import artefact_shelf
+
+    if not any(tier.is_learned for tier in config.tiers.values()):
+        return {}
+    fallbacks = _published(config).fallbacks(version.version) if version.version else {}
+    return artefact_shelf(config).in_force(config, version, fallbacks)
+
+
+def _check_artefact(config: Config, version: RoutingVersion) -> None:
+    """Raises `RouterError` unless learned tiers could go by a version's artefact."""
+    from dataclasses import replace
+
+    _in_force(config, replace(version, version=0))
+
+
+def _draft(current: RoutingVersion, given: RulesFile, base: int, note: str) -> RoutingVersion:
     from dataclasses import replace
     from datetime import UTC, datetime
 
+    learned = given.learned
     return replace(
         current,
         version=current.version + 1,
-        rules=rules,
+        rules=given.rules,
+        artefact_digest=current.artefact_digest if learned is None else learned.digest,
+        point=current.point if learned is None else learned.point,
         created_at=datetime.now(UTC),
-        author=_author(),
+        author=author(),
         note=note,
         base_version=base,
         rolled_back_to=None,
     )
 
 
-def _author() -> str:
+def author() -> str:
+    """Who publishes, for the history."""
     import getpass
 
     return f"cli:{getpass.getuser()}"
@@ -253,7 +302,9 @@ def _version_row(version: RoutingVersion) -> tuple[str, ...]:
     if version.rolled_back_to is not None:
         note = f"back to {version.rolled_back_to}{f': {note}' if note else ''}"
     when = f"{version.created_at:%Y-%m-%d %H:%M:%S}"
-    return str(version.version), when, version.author, str(len(version.rules)), note
+    artefact = "" if version.artefact_digest is None else version.artefact_digest[:12]
+    point = "" if version.point is None else f" at {version.point}"
+    return str(version.version), when, version.author, str(len(version.rules)), f"{artefact or 'generic'}{point}", note
 
 
 def _rule_row(rule: Rule) -> tuple[str, ...]:

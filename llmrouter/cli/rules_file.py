@@ -15,12 +15,14 @@ from pydantic import TypeAdapter, ValidationError
 
 from llmrouter.config import RuleConfig
 from llmrouter.errors import UsageError
+from llmrouter.routing.versions import Learned
 from llmrouter.types import Rule
 
 __all__ = ["RulesFile", "read_rules_file"]
 
 _PUBLISHED = ("created_at", "author", "rolled_back_to")
-_KEYS = ("rules", "base_version", "note", "version", *_PUBLISHED)
+_SHOWN = ("artefact_about", "fallbacks")
+_KEYS = ("rules", "base_version", "note", "artefact", "version", *_PUBLISHED, *_SHOWN)
 _RULES = TypeAdapter(tuple[RuleConfig, ...])
 
 
@@ -32,6 +34,8 @@ class RulesFile:
     base_version: int | None
     """The version that these rules were made from, if the file knows."""
     note: str
+    learned: Learned | None = None
+    """What learned tiers shall go by, if the file says so."""
 
 
 def read_rules_file(path: Path) -> RulesFile:
@@ -50,11 +54,11 @@ def read_rules_file(path: Path) -> RulesFile:
     if not isinstance(document, dict) or "rules" not in document:
         raise UsageError(f"{name}: holds no rules; TOML rules begin with [[rules]], JSON with a key `rules` or a list")
     _refuse_unknown(document, name)
-    rules = _rules(document["rules"], name)
+    rules, learned = _rules(document["rules"], name), _learned(document.get("artefact"), name)
     if "version" in document:
         # An exported version: its number is what these rules were made from, its note tells of an older change.
-        return RulesFile(rules, _version(document, "version", name), "")
-    return RulesFile(rules, _version(document, "base_version", name), str(document.get("note", "")))
+        return RulesFile(rules, _version(document, "version", name), "", learned)
+    return RulesFile(rules, _version(document, "base_version", name), str(document.get("note", "")), learned)
 
 
 def _text(path: Path, name: str) -> str:
@@ -79,7 +83,7 @@ def _refuse_unknown(document: dict[str, Any], name: str) -> None:
     for key in document:
         if key not in _KEYS:
             close = difflib.get_close_matches(key, _KEYS, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else "known: rules, base_version, note"
+            hint = f"did you mean {close[0]!r}?" if close else "known: rules, base_version, note, artefact"
             raise UsageError(f"{name}: unknown key {key!r}; {hint}")
 
 
@@ -101,6 +105,17 @@ def _message(item: Any) -> str:
         close = difflib.get_close_matches(str(item["loc"][-1]), list(RuleConfig.model_fields), n=1)
         return f"unknown key{f'; did you mean {close[0]!r}?' if close else ''}"
     return str(item["msg"]).removeprefix("Value error, ")
+
+
+def _learned(given: Any, name: str) -> Learned | None:
+    if given is None:
+        return None
+    if not isinstance(given, dict) or given.keys() - {"digest", "point"} or "digest" not in given:
+        raise UsageError(f'{name}: artefact must be {{"digest": "…" or null, "point": a number or null}}')
+    digest = given["digest"]
+    if digest is not None and not isinstance(digest, str):
+        raise UsageError(f"{name}: artefact.digest must be text, or null for the generic one")
+    return Learned(digest, _version(given, "point", f"{name}: artefact"))
 
 
 def _version(document: dict[str, Any], key: str, name: str) -> int | None:

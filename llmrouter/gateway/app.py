@@ -7,6 +7,7 @@ before a byte of the body is read, the same key is asked for and the body is bou
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
@@ -26,17 +27,19 @@ from llmrouter import config as configuration
 from llmrouter.config import Config, Identifier, LimitSet, RuleConfig
 from llmrouter.config_checks import refuse_contradictions
 from llmrouter.errors import InternalError, NotFound, PermissionDenied, RequestError, RouterError, StoreUnavailable
+from llmrouter.gateway.artefacts import ArtefactShelf
 from llmrouter.gateway.build import check_reload
 from llmrouter.gateway.exchange import Exchange
 from llmrouter.gateway.explaining import explain_request
 from llmrouter.gateway.usage_route import add_usage
+from llmrouter.routing.artefact_store import ArtefactRefused, ArtefactStore
 from llmrouter.routing.rules import compile_rules
-from llmrouter.routing.versions import RoutingStore
+from llmrouter.routing.versions import Learned, RoutingStore
 from llmrouter.shared_store import SharedStore
 from llmrouter.tenancy.keys import KeyStore, key_as_json, principal_of
 from llmrouter.types import LatencyClass, Principal, RoutingVersion, Rule
 
-__all__ = ["AdminContext", "build_admin_app", "version_as_json"]
+__all__ = ["AdminContext", "build_admin_app", "routing_as_json", "version_as_json"]
 
 _RELOAD_S = 15.0
 _log = logging.getLogger("llmrouter.admin")
@@ -65,6 +68,15 @@ class _Body(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
+class ArtefactBody(_Body):
+    """What learned tiers go by."""
+
+    digest: Annotated[str, Field(max_length=64)] | None
+    """Of an artefact that is in the store already; null is the generic one."""
+    point: Annotated[int, Field(ge=0)] | None = None
+    """Its operating point; null is the one that it was trained to choose."""
+
+
 class RoutingBody(_Body):
     """The next routing version."""
 
@@ -72,6 +84,8 @@ class RoutingBody(_Body):
     """The version this one was made from; publishing fails when it is no longer the current one."""
     rules: list[RuleConfig]
     note: Annotated[str, Field(max_length=2000)] = ""
+    artefact: ArtefactBody | None = None
+    """What learned tiers go by from then on; without it, what they go by now."""
     dry_run: bool = False
     """Check only."""
 
@@ -178,11 +192,19 @@ Admin = Annotated[Principal, Depends(_admin)]
 
 def _add_routing(app: FastAPI, context: AdminContext) -> None:
     store = RoutingStore(context.store)
+    artefacts = ArtefactStore(context.store, context.pepper)
+    shelf = ArtefactShelf(artefacts)
+
+    def check(version: RoutingVersion) -> list[str]:
+        """Whether it could be served; returns warnings."""
+        warnings = compile_rules(version, context.config()).warnings
+        shelf.in_force(context.config(), version, {})
+        return list(warnings)
 
     @app.get("/v1/admin/routing")
     def current(_: Admin) -> dict[str, Any]:
-        """The routing version in force."""
-        return version_as_json(store.current())
+        """The routing version in force, and which learned tiers drift has moved to their safe operating point."""
+        return routing_as_json(store.current(), store, artefacts)
 
     @app.get("/v1/admin/routing/versions")
     def history(_: Admin, limit: Annotated[int, Field(ge=1, le=1000)] = 50) -> dict[str, Any]:
@@ -194,18 +216,31 @@ def _add_routing(app: FastAPI, context: AdminContext) -> None:
         """Check the rules and, unless it is a dry run, publish them as the next version."""
         rules = tuple(Rule(**rule.model_dump()) for rule in body.rules)
         now = store.current()
-        draft = RoutingVersion(now.version + 1, rules, now.created_at, admin.key_id, body.note, body.base_version)
-        warnings = list(compile_rules(draft, context.config()).warnings)
+        given = body.artefact
+        learned = Learned(now.artefact_digest, now.point) if given is None else Learned(given.digest, given.point)
+        draft = RoutingVersion(
+            version=now.version + 1,
+            rules=rules,
+            created_at=now.created_at,
+            author=admin.key_id,
+            note=body.note,
+            base_version=body.base_version,
+            artefact_digest=learned.digest,
+            point=learned.point,
+        )
+        warnings = check(draft)
         if body.dry_run:
             store.compare(body.base_version)
             return {"dry_run": True, "current_version": now.version, "warnings": warnings, **version_as_json(draft)}
-        done = store.publish(rules, base_version=body.base_version, author=admin.key_id, note=body.note)
+        done = store.publish(
+            rules, base_version=body.base_version, author=admin.key_id, note=body.note, learned=learned
+        )
         return {"warnings": warnings, **version_as_json(done)}
 
     @app.post("/v1/admin/routing/rollback")
     def rollback(body: RollbackBody, admin: Admin) -> dict[str, Any]:
-        """Publish an earlier version's rules again."""
-        compile_rules(store.get(body.to), context.config())
+        """Publish an earlier version again, its rules and its artefact."""
+        check(store.get(body.to))
         done = store.rollback(body.to, base_version=body.base_version, author=admin.key_id, note=body.note)
         return version_as_json(done)
 
@@ -213,7 +248,9 @@ def _add_routing(app: FastAPI, context: AdminContext) -> None:
     def explain(body: ExplainBody, admin: Admin) -> dict[str, Any]:
         """Where a request would go, and why."""
         asker = admin if body.key_id is None else _principal_of(KeyStore(context.store, context.pepper), body.key_id)
-        return explain_request(context.config(), store.current(), body.request, asker, headers=body.headers)
+        config, now = context.config(), store.current()
+        in_force = shelf.in_force(config, now, store.fallbacks(now.version))
+        return explain_request(config, now, body.request, asker, headers=body.headers, in_force=in_force)
 
 
 def _add_keys(app: FastAPI, context: AdminContext) -> None:
@@ -258,7 +295,7 @@ def _add_operations(app: FastAPI, context: AdminContext) -> None:
         config = await asyncio.to_thread(configuration.load, context.config_path)
         refuse_contradictions(config, str(context.config_path))
         check_reload(context.config(), config)
-        compile_rules(RoutingStore(context.store).current(), config)
+        await asyncio.to_thread(_check_in_force, context, config)
         before = context.version()
         context.reload()
         deadline = asyncio.get_running_loop().time() + _RELOAD_S
@@ -277,6 +314,15 @@ def _add_operations(app: FastAPI, context: AdminContext) -> None:
     def metrics(_: Admin) -> Response:
         """Prometheus text of all workers."""
         return Response(context.metrics(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+def _check_in_force(context: AdminContext, config: Config) -> None:
+    """Raises `RouterError` when the routing version in force could not be served with a configuration."""
+    now = RoutingStore(context.store).current()
+    compile_rules(now, config)
+    # With a version that was tampered with nobody serves; that must not stand in the way of a reload.
+    with contextlib.suppress(ArtefactRefused):
+        ArtefactShelf(ArtefactStore(context.store, context.pepper)).in_force(config, now, {})
 
 
 def _add_error_shapes(app: FastAPI) -> None:
@@ -324,8 +370,33 @@ def version_as_json(version: RoutingVersion) -> dict[str, Any]:
         "author": version.author,
         "note": version.note,
         "rolled_back_to": version.rolled_back_to,
+        "artefact": _artefact_as_json(version),
         "rules": [_rule_as_json(rule) for rule in version.rules],
     }
+
+
+def routing_as_json(version: RoutingVersion, store: RoutingStore, artefacts: ArtefactStore) -> dict[str, Any]:
+    """The version in force with what is known of its artefact, and the tiers at their safe operating point."""
+    fallbacks = store.fallbacks(version.version).values()
+    about: dict[str, Any] | None = None
+    if version.artefact_digest is not None:
+        try:
+            about = dict(artefacts.about(version.artefact_digest).about)
+        except ArtefactRefused as error:
+            about = {"refused": error.message}
+    return {
+        **version_as_json(version),
+        "artefact_about": about,
+        "fallbacks": [
+            {"tier": each.tier_id, "reason": each.reason, "raised_at": each.raised_at.isoformat()} for each in fallbacks
+        ],
+    }
+
+
+def _artefact_as_json(version: RoutingVersion) -> dict[str, Any] | None:
+    if version.artefact_digest is None and version.point is None:
+        return None
+    return {"digest": version.artefact_digest, "point": version.point}
 
 
 def _rule_as_json(rule: Rule) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from llmrouter.config import Config, TierConfig
 from llmrouter.errors import ConfigError, RouterError, StoreUnavailable
@@ -22,7 +22,7 @@ from llmrouter.types import RoutingVersion, value
 if TYPE_CHECKING:
     from llmrouter.routing.artifact import Artefact
 
-__all__ = ["ArtefactShelf", "InForce", "check_artefact", "doubts", "newest_usable", "notes"]
+__all__ = ["ArtefactShelf", "InForce", "check_fit", "check_point", "doubts", "newest_usable", "notes"]
 
 _BACK = 50
 """How many versions are looked at for one that can be used, when the newest cannot."""
@@ -47,6 +47,14 @@ class InForce:
             return f"the generic artefact {self.artefact.digest[:12]}"
         where = "the published artefact" if self.origin == "published" else f"the artefact of {self.origin},"
         return f"{where} {self.artefact.digest[:12]}"
+
+    @property
+    def promise(self) -> str:
+        """What it guarantees at this operating point, in one phrase."""
+        certified = self.artefact.manifest["policy_parameters"].get("certified")
+        if self.point is not None and certified is not None and self.point > certified:
+            return f"no guarantee, which ends at operating point {certified}"
+        return promise(self.artefact.manifest)
 
 
 class ArtefactShelf:
@@ -114,7 +122,7 @@ class ArtefactShelf:
             raise
         except RouterError as error:
             raise type(error)(f"tiers.{tier_id}: {error.message}") from error
-        _check(tier_id, tier, taken)
+        check_fit(tier_id, tier, taken)
         if fallback is None:
             return taken
         return InForce(taken.artefact, safe_point(taken.artefact.manifest), taken.origin, fallback)
@@ -124,7 +132,7 @@ class ArtefactShelf:
             return InForce(self._folder(tier.artefact_folder), None, str(tier.artefact_folder))
         if tier.artefact == "published" and routing.artefact_digest is not None:
             return InForce(self.published(routing.artefact_digest), routing.point, "published")
-        return InForce(self._of_package(), None, "generic")
+        return InForce(self._of_package(), routing.point if tier.artefact == "published" else None, "generic")
 
     def _folder(self, folder: Path) -> Artefact:
         from llmrouter.routing.artifact import load_artefact
@@ -139,24 +147,6 @@ class ArtefactShelf:
         if self._generic is None:
             self._generic = generic_artefact()
         return self._generic
-
-
-def check_artefact(config: Config, artefact: Artefact, point: int | None) -> list[str]:
-    """Whether an artefact could be published; returns warnings.
-
-    Raises:
-        ConfigError: it fits one of the tiers that would go by it not, or has no such operating point.
-    """
-    taken = InForce(artefact, point, "published")
-    _check_point(taken)
-    users = {
-        tier_id: tier for tier_id, tier in config.tiers.items() if tier.is_learned and tier.artefact == "published"
-    }
-    for tier_id, tier in users.items():
-        _check(tier_id, tier, taken)
-    return (
-        [] if users else ['no tier goes by it: none has the strategy "router" or "cascade" and artefact = "published"']
-    )
 
 
 def newest_usable(
@@ -186,12 +176,13 @@ def newest_usable(
 
 def notes(in_force: Mapping[str, InForce]) -> list[str]:
     """What every learned tier goes by and what that promises, one line each."""
-    lines = []
-    for tier_id, taken in in_force.items():
-        manifest = taken.artefact.manifest
-        point = "its chosen operating point" if taken.point is None else f"operating point {taken.point}"
-        lines.append(f"tiers.{tier_id}: goes by {taken.name} at {point}: {_promise(taken, manifest)}")
-    return lines
+    return [
+        f"tiers.{tier_id}: goes by {taken.name} at {_at(taken)}: {taken.promise}" for tier_id, taken in in_force.items()
+    ]
+
+
+def _at(taken: InForce) -> str:
+    return "its chosen operating point" if taken.point is None else f"operating point {taken.point}"
 
 
 def doubts(config: Config, in_force: Mapping[str, InForce], prices: PriceBook) -> list[str]:
@@ -208,24 +199,19 @@ def _doubts(config: Config, in_force: Mapping[str, InForce], prices: PriceBook) 
             yield f"tiers.{tier_id}: {line}"
 
 
-def _promise(taken: InForce, manifest: Mapping[str, Any]) -> str:
-    certified = manifest["policy_parameters"].get("certified")
-    if taken.point is not None and certified is not None and taken.point > certified:
-        return f"no guarantee, that ends at operating point {certified}"
-    return promise(manifest)
-
-
-def _check(tier_id: str, tier: TierConfig, taken: InForce) -> None:
+def check_fit(tier_id: str, tier: TierConfig, taken: InForce) -> None:
+    """Raises `ConfigError` unless a tier may go by an artefact at its operating point."""
     found = misfits(taken.artefact.manifest, tier)
     if found:
         raise ConfigError(
             f"tiers.{tier_id}: {taken.name} was not trained for this tier: {'; '.join(found)}. Train one for it and "
             'publish it, or set artefact = "generic", which promises nothing'
         )
-    _check_point(taken)
+    check_point(taken)
 
 
-def _check_point(taken: InForce) -> None:
+def check_point(taken: InForce) -> None:
+    """Raises `ConfigError` when the artefact has no such operating point."""
     count = len(taken.artefact.manifest["policy_parameters"]["points"])
     if taken.point is not None and not 0 <= taken.point < count:
         raise ConfigError(f"{taken.name} has no operating point {taken.point}; it has those from 0 to {count - 1}")

@@ -11,12 +11,14 @@ import orjson
 from llmrouter.config import Config
 from llmrouter.errors import ConfigError, ModelNotFound
 from llmrouter.gateway.admission import worst_case
+from llmrouter.gateway.artefacts import InForce
 from llmrouter.gateway.tiers import Tier, tier_models
 from llmrouter.gateway.wire import parse
 from llmrouter.pricing.book import PriceBook
-from llmrouter.protocols import Plan, PlanInput
-from llmrouter.registry import strategy_factory
-from llmrouter.routing.explain import explain
+from llmrouter.protocols import Plan, PlanInput, Strategy
+from llmrouter.registry import LearnedParts, build_strategy
+from llmrouter.routing.artefact_fit import is_generic
+from llmrouter.routing.explain import Explanation, explain
 from llmrouter.routing.intent import label
 from llmrouter.routing.rules import compile_rules
 from llmrouter.routing.strategy import RulesStrategy
@@ -34,9 +36,13 @@ def explain_request(
     *,
     headers: Mapping[str, str] | None = None,
     now: datetime | None = None,
+    in_force: Mapping[str, InForce] | None = None,
 ) -> dict[str, Any]:
     """Every rule with what held and what did not, the choice, the fallback chain, the latency class, what would be
-    reserved and from which limits, and what a spent budget would do.
+    reserved and from which limits, and what a spent budget would do; of a learned tier also what it goes by, predicts
+    and decides.
+
+    `in_force` says what learned tiers go by.
 
     Raises:
         RequestError, PermissionDenied: the request itself would be refused; the error is the one a client would get.
@@ -52,12 +58,10 @@ def explain_request(
         raise ModelNotFound(f"no model `{request.model}`; tiers: {', '.join(config.tiers)}", param="model")
     book = LimitBook(config)
     latency_class = book.class_of(principal, request)
-    tier_config = config.tiers[request.model]
-    strategy = strategy_factory(tier_config.strategy)(request.model, config, compile_rules(routing, config))
-    if not isinstance(strategy, RulesStrategy):
-        raise ConfigError(
-            f"tier {request.model} uses the strategy {tier_config.strategy!r}, which explains nothing yet"
-        )
+    taken = (in_force or {}).get(request.model)
+    strategy = build_strategy(
+        request.model, config, compile_rules(routing, config), None if taken is None else _parts(taken, config, now)
+    )
     tier = Tier(request.model, tier_models(config, request.model), strategy, clamp=config.limits.clamp_output_tokens)
     given = PlanInput(
         request=request,
@@ -70,11 +74,45 @@ def explain_request(
     return {
         "tier": request.model,
         "allowed": principal.may_use(request.model),
-        **explain(strategy, given).to_dict(),
+        **_explanation(strategy, given).to_dict(),
+        "artefact": None if taken is None else _artefact(taken),
         "latency_class": latency_class,
         **_reserved(config, strategy.plan(given), given, book),
         "on_budget": "refuse" if tenant is None else tenant.on_budget,
         "degrade_to": None if tenant is None else tenant.degrade_to,
+    }
+
+
+def _parts(taken: InForce, config: Config, now: datetime | None) -> LearnedParts:
+    return LearnedParts(
+        artefact=taken.artefact,
+        point=taken.point,
+        price=PriceBook(config, lambda: now or datetime.now(UTC)).price,
+        memory={},
+        observed=lambda _prediction, _move: None,
+    )
+
+
+def _explanation(strategy: Strategy, given: PlanInput) -> Explanation:
+    if isinstance(strategy, RulesStrategy):
+        return explain(strategy, given)
+    from llmrouter.routing.explain_learned import explain_learned
+    from llmrouter.routing.learned import LearnedStrategy
+
+    if isinstance(strategy, LearnedStrategy):
+        return explain_learned(strategy, given)
+    raise ConfigError(f"the strategy of tier {given.request.model} comes from a plug-in and explains nothing")
+
+
+def _artefact(taken: InForce) -> dict[str, Any]:
+    manifest = taken.artefact.manifest
+    return {
+        "name": taken.name,
+        "digest": taken.artefact.digest,
+        "generic": is_generic(manifest),
+        "point": taken.point,
+        "promise": taken.promise,
+        "fallback": None if taken.fallback is None else taken.fallback.reason,
     }
 
 

@@ -54,7 +54,8 @@ def promise(manifest: Mapping[str, Any]) -> str:
         return "no guarantee"
     reference = guarantee.get("reference_role") or "the best model"
     loss, confidence = guarantee["max_quality_loss"], guarantee["confidence"]
-    return f"at most {loss:g} points below {reference} with {confidence:.0%} confidence"
+    points = "point" if loss == 1 else "points"
+    return f"at most {loss:g} {points} below {reference} with {confidence:.0%} confidence"
 
 
 def misfits(manifest: Mapping[str, Any], tier: TierConfig) -> list[str]:

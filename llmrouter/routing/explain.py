@@ -14,7 +14,7 @@ from llmrouter.routing.match import Facts
 from llmrouter.routing.rules import Able, CompiledRule
 from llmrouter.routing.strategy import RulesStrategy, fallback_chain, input_tokens
 
-__all__ = ["ChainLink", "Explanation", "Verdict", "explain"]
+__all__ = ["ChainLink", "Consideration", "Explanation", "Verdict", "explain", "links"]
 
 Standing = Literal["won", "outdrawn", "outranked", "not_held"]
 
@@ -47,6 +47,30 @@ class ChainLink:
 
 
 @dataclass(frozen=True, slots=True)
+class Consideration:
+    """What a learned policy makes of a request before any call."""
+
+    quality: Mapping[str, float]
+    """Role to the predicted score of its model's answer, from 0 to 1."""
+    novelty: float
+    """The share of the training prompts that were less unlike the others than this one."""
+    kind: str
+    """How two answers would be compared."""
+    checks: tuple[str, ...]
+    """Those that could be run here."""
+    peers: int
+    samples: int
+    sees: Literal["whole answers", "the beginning of a stream"]
+    action: Literal["route", "check", "accept"]
+    check: str
+    """Which check follows the first answer; `none` for a direct route."""
+    score: float | None
+    reason: str
+    because: tuple[str, ...]
+    """What in the prompt moved the prediction, in words, the strongest first."""
+
+
+@dataclass(frozen=True, slots=True)
 class Explanation:
     """The whole routing decision for one request and principal."""
 
@@ -66,6 +90,8 @@ class Explanation:
     """Role to model id of the tier's models that cannot take the request."""
     chain: tuple[ChainLink, ...]
     max_attempts: int
+    learned: Consideration | None = None
+    """Of a learned tier, where its policy decides: no rule won and the request insists on no role."""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
@@ -96,9 +122,14 @@ def explain(strategy: RulesStrategy, given: PlanInput) -> Explanation:
         model_id=choice.model_id,
         reason=choice.reason,
         filtered_out={role: model for role, model in strategy.tier.roles.items() if model not in able.by_model},
-        chain=tuple(map(_link, fallback_chain(strategy.tier, given.candidates, choice.role))),
+        chain=links(strategy, given, choice.role),
         max_attempts=plan.bound().attempts,
     )
+
+
+def links(strategy: RulesStrategy, given: PlanInput, role: str) -> tuple[ChainLink, ...]:
+    """A role's model and those that may replace it, in the order of trying."""
+    return tuple(map(_link, fallback_chain(strategy.tier, given.candidates, role)))
 
 
 def _verdicts(strategy: RulesStrategy, facts: Facts, able: Able, winner: str | None) -> tuple[Verdict, ...]:

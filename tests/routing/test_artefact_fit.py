@@ -100,7 +100,7 @@ def test_the_safe_point_is_the_certified_one_or_else_the_most_careful():
 
 
 def test_a_promise_is_told_in_one_phrase():
-    assert promise(manifest()) == "at most 1 points below large with 95% confidence"
+    assert promise(manifest()) == "at most 1 point below large with 95% confidence"
     assert promise(manifest(guarantee=None)) == promise(manifest(generic=True)) == "no guarantee"
 
 
