@@ -8,8 +8,8 @@ from llmrouter.routing.ask import Ask
 
 EASY = ("hi", "What is the capital of Peru?", "Thanks, that was it", "define osmosis")
 HARD = (
-    "Prove that the algorithm terminates, derive its complexity and compare it. First state the theorem, then explain it.",
-    "```python\ndef run(items):\n    return [x for x in items if x == 3]\n```\nWhy does this raise? Explain step 1 first.",
+    "Prove that the algorithm terminates, derive its complexity and compare. First state the theorem, then explain.",
+    "```python\ndef run(items):\n    return [x for x in items if x == 3]\n```\nWhy does this fail? Explain step 1.",
     "Evaluate \\int_0^1 x^2 + 3x = ? Then justify why the polynomial has no further root, and analyse its shape.",
 )
 
