@@ -471,8 +471,10 @@ class DriftConfig(Section):
     fall_back: bool = True
     """On drift, go back to the last certified operating point, or to the safest route where none is certified, until
     the next routing version is published."""
-    window: Annotated[int, Field(ge=100, le=1_000_000)] = 2000
-    """How many recent requests of a worker are compared."""
+    window: Annotated[int, Field(ge=400, le=1_000_000)] = 4000
+    """A worker counts so many requests and then starts anew, so that a long quiet time hides no change."""
+    tolerance: Annotated[float, Field(gt=0, lt=1)] = 0.05
+    """How far the share of requests with like predictions, or with one route, may move and still be no drift."""
 
 
 class RoutingConfig(Section):

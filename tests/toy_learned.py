@@ -1,7 +1,7 @@
 """A toy of what is learned: artefacts that are a line of JSON, and a strategy whose operating point is its answer.
 
-Point 0 of a toy sends everything to the tier's best model, its last point everything to the small one. What the gateway
-does with artefacts can so be seen without training one.
+Point 0 of a toy sends everything to the tier's best model, its last point everything to the small one, and it predicts
+that the small one fails on what is called hard. What the gateway does with artefacts can so be seen without training.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from llmrouter.config import Config
 from llmrouter.errors import ConfigError
 from llmrouter.protocols import Plan, PlanInput
 from llmrouter.registry import LearnedParts
+from llmrouter.routing.evidence import Move, Prediction
 from llmrouter.routing.plan import FallbackPlan
 from llmrouter.routing.rules import RuleSet
 from llmrouter.routing.strategy import fallback_chain
@@ -62,14 +63,20 @@ class ToyStrategy:
         self.parts = parts
         parts.memory["made"] = parts.memory.get("made", 0) + 1
 
-    def plan(self, given: PlanInput) -> Plan:
-        parameters = self.parts.artefact.manifest["policy_parameters"]
-        point = parameters["chosen"] if self.parts.point is None else self.parts.point
+        parameters = parts.artefact.manifest["policy_parameters"]
+        self.point = parameters["chosen"] if parts.point is None else parts.point
         roles = sorted(self.tier.roles, key=("small", "large", "frontier").index)
-        role = roles[0] if point == len(parameters["points"]) - 1 else roles[-1]
-        decision = Decision("router", f"point:{point}", None, self.rule_set.version, route=role)
-        self.parts.observed(point, role)
-        chain = fallback_chain(self.tier, given.candidates, role)
+        self.role = roles[0] if self.point == len(parameters["points"]) - 1 else roles[-1]
+
+    def observe(self, text: str) -> None:
+        """Predict and tell, as for every request."""
+        prediction = Prediction({"small": 0.1 if "hard" in text else 0.9, "large": 0.95})
+        self.parts.observed(prediction, Move("route", self.role))
+
+    def plan(self, given: PlanInput) -> Plan:
+        decision = Decision("router", f"point:{self.point}", None, self.rule_set.version, route=self.role)
+        self.observe(given.request.last_user_text)
+        chain = fallback_chain(self.tier, given.candidates, self.role)
         return FallbackPlan(decision, chain, retries=0, max_wait_s=0, deadline_s=given.deadline_s)
 
 

@@ -24,13 +24,16 @@ def check(config: ConfigPath = Path("llmrouter.toml"), as_json: Json = False) ->
     """Check a configuration file: keys, names, prices, contradictions, and its rules and the store's against it."""
     errors: list[str] = []
     warnings: list[str] = []
+    notes: list[str] = []
     try:
-        _find(config, errors, warnings)
+        _find(config, errors, warnings, notes)
     except ConfigError as error:
         errors += error.message.splitlines()
     if as_json:
-        print_json({"file": str(config), "ok": not errors, "errors": errors, "warnings": warnings})
+        print_json({"file": str(config), "ok": not errors, "errors": errors, "warnings": warnings, "notes": notes})
         raise typer.Exit(ConfigError.exit_code if errors else 0)
+    for text in notes:
+        say(text)
     for text in warnings:
         warn(text)
     if errors:
@@ -65,7 +68,7 @@ def explain(
     print_table(("KEY", "VALUE", "FROM"), [(each.key, each.shown, each.source) for each in values])
 
 
-def _find(path: Path, errors: list[str], warnings: list[str]) -> None:
+def _find(path: Path, errors: list[str], warnings: list[str], notes: list[str]) -> None:
     """Collect everything that can be found without starting anything; raises what keeps from looking further."""
     from llmrouter.config import load
     from llmrouter.config_checks import contradictions, oddities
@@ -78,6 +81,7 @@ def _find(path: Path, errors: list[str], warnings: list[str]) -> None:
     _check_prices(config, str(path), errors)
     _check_rules(config, seed_rules(config), f"{path}: routing.", errors, warnings)
     _check_store(config, errors, warnings)
+    _check_learned(config, str(path), errors, warnings, notes)
 
 
 def _check_listen(config: Config, at: str, errors: list[str]) -> None:
@@ -130,6 +134,22 @@ def _check_store(config: Config, errors: list[str], warnings: list[str]) -> None
         warnings.append(f"{store}: {error.message}")
         return
     _check_rules(config, current.rules, f"{store}: routing version {current.version}: ", errors, warnings)
+
+
+def _check_learned(config: Config, at: str, errors: list[str], warnings: list[str], notes: list[str]) -> None:
+    """What learned tiers go by must fit them, or the gateway would not start."""
+    from llmrouter.errors import StoreUnavailable
+    from llmrouter.gateway.learned_standing import learned_standing
+
+    try:
+        found = learned_standing(config)
+    except StoreUnavailable:
+        return  # Said already.
+    except RouterError as error:
+        errors.append(f"{at}: {error.message}")
+    else:
+        notes += [f"{at}: {line}" for line in found.notes]
+        warnings += [f"{at}: {line}" for line in found.doubts]
 
 
 def _raw(path: Path) -> dict[str, Any]:

@@ -82,6 +82,7 @@ def _examine(config: Config, pools: list[str], gateway: str | None, key: str | N
     import asyncio
 
     from llmrouter.cli.checkup.finding import fail, warning
+    from llmrouter.cli.checkup.learned import check_learned
     from llmrouter.cli.checkup.limits import check_limits
     from llmrouter.cli.checkup.machine import check_disk, check_open_files
     from llmrouter.cli.checkup.store import check_store
@@ -93,6 +94,7 @@ def _examine(config: Config, pools: list[str], gateway: str | None, key: str | N
     tell(check_open_files(config))
     store = database_path(config.store.url)
     _each(check_store(config, store), tell)
+    _each(check_learned(config), tell)
     _each(check_limits(config.store), tell)
     if store.parent.is_dir():
         tell(check_disk(store.parent))

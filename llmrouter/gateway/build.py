@@ -23,6 +23,7 @@ from llmrouter.errors import ConfigError, RouterError, StoreUnavailable
 from llmrouter.gateway.artefacts import ArtefactShelf, InForce, newest_usable
 from llmrouter.gateway.asgi import App, Gateway
 from llmrouter.gateway.attempt import ModelRoute
+from llmrouter.gateway.drift_watch import DriftWatch, watches_of
 from llmrouter.gateway.gauges import pool_gauges, routing_gauges, store_gauges
 from llmrouter.gateway.pipeline import Pipeline
 from llmrouter.gateway.state import Keys, State
@@ -54,6 +55,7 @@ _log = logging.getLogger("llmrouter.gateway")
 
 _WATCH_S = 0.5
 """How often a worker asks the store for new keys and rules; every worker has them within a second."""
+_LOOK_S = 5.0
 _REPRICE_S = 60.0
 
 RunnerUrls = Mapping[str, tuple[str, ...]]
@@ -150,7 +152,7 @@ class Assembly:
         routing, learned, why_not = newest_usable(config, self._routing, self._shelf)
         self._note_refused(routing, why_not)
         self._pipeline = Pipeline(
-            self._state(config, version, routing, Prepared(self._priced(config), learned)),
+            self._state(config, version, routing, Prepared(self._priced(config), learned), {}),
             self._books.ledger,
             self._samples,
             self.metrics,
@@ -204,7 +206,9 @@ class Assembly:
         samples = SamplePolicy.of(config)
         replaced, self._backends = self._backends, []
         try:
-            self._pipeline.state = self._state(config, version, self.state.routing, prepared or self.prepare(config))
+            now = self.state
+            ready = prepared or self.prepare(config)
+            self._pipeline.state = self._state(config, version, now.routing, ready, now.watches)
         except RouterError:
             self._backends = replaced
             raise
@@ -241,7 +245,7 @@ class Assembly:
         return {
             **pool_gauges(self._pools.values(), active),
             **store_gauges(self._books, self._samples),
-            **routing_gauges(self.state.routing, self.state.learned, refused=self._refused is not None),
+            **routing_gauges(self.state, refused=self._refused is not None),
         }
 
     def not_ready(self) -> str | None:
@@ -259,10 +263,18 @@ class Assembly:
         keep_prices(self.path, prices.prices())
         return prices
 
-    def _state(self, config: Config, version: int, routing: RoutingVersion, prepared: Prepared) -> State:
+    def _state(
+        self,
+        config: Config,
+        version: int,
+        routing: RoutingVersion,
+        prepared: Prepared,
+        watches: Mapping[str, DriftWatch],
+    ) -> State:
         """Build a snapshot; all that can fail comes before anything that running requests see."""
         rules = compile_rules(routing, config)
-        tiers = self._tiers(config, rules, prepared)
+        watches = watches_of(config, routing, prepared.learned, watches)
+        tiers = self._tiers(config, rules, prepared, watches)
         backends = {pool_id: self._open_backends(pool_id, config) for pool_id in config.pools}
         routes = {}
         for pool_id, pool_config in config.pools.items():
@@ -299,22 +311,25 @@ class Assembly:
             limits=LimitBook(config),
             label=_labeller(routing),
             learned=prepared.learned,
+            watches=watches,
             salt_secret=self.pepper,
         )
 
-    def _tiers(self, config: Config, rules: RuleSet, prepared: Prepared) -> dict[str, Tier]:
+    def _tiers(
+        self, config: Config, rules: RuleSet, prepared: Prepared, watches: Mapping[str, DriftWatch]
+    ) -> dict[str, Tier]:
         clamp = config.limits.clamp_output_tokens
         return {
             tier_id: Tier(
                 tier_id,
                 tier_models(config, tier_id),
-                build_strategy(tier_id, config, rules, self._parts(tier_id, prepared)),
+                build_strategy(tier_id, config, rules, self._parts(tier_id, prepared, watches.get(tier_id))),
                 clamp=clamp,
             )
             for tier_id in config.tiers
         }
 
-    def _parts(self, tier_id: str, prepared: Prepared) -> LearnedParts | None:
+    def _parts(self, tier_id: str, prepared: Prepared, watch: DriftWatch | None) -> LearnedParts | None:
         taken = prepared.learned.get(tier_id)
         if taken is None:
             return None
@@ -323,7 +338,7 @@ class Assembly:
             point=taken.point,
             price=prepared.prices.price,
             memory=self._memory.setdefault(tier_id, {}),
-            observed=lambda _prediction, _move: None,
+            observed=_unwatched if watch is None else watch.observe,
         )
 
     def _open_backends(self, pool_id: str, config: Config) -> list[tuple[Backend, str | None]]:
@@ -354,11 +369,14 @@ class Assembly:
 
     async def _watch(self) -> None:
         """Follow keys and rules in the store, and prices on the clock."""
-        repriced = self._now()
+        repriced = looked = self._now()
         while True:
             await asyncio.sleep(_WATCH_S)
             try:
                 await self.follow_store()
+                if self._now() - looked >= _LOOK_S:
+                    looked = self._now()
+                    await self.look_for_drift()
                 if self._now() - repriced >= _REPRICE_S:
                     repriced = self._now()
                     await asyncio.to_thread(self._reprice, self.state.prices)
@@ -407,14 +425,17 @@ class Assembly:
         try:
             rules = compile_rules(routing, state.config)
             learned = self._shelf.in_force(state.config, routing, fallbacks)
-            tiers = self._tiers(state.config, rules, Prepared(state.prices, learned))
+            watches = watches_of(state.config, routing, learned, state.watches)
+            tiers = self._tiers(state.config, rules, Prepared(state.prices, learned), watches)
         except StoreUnavailable:
             raise
         except RouterError as error:
             self._note_refused(state.routing, error.message)
             return None
         self._note_refused(routing, None)
-        return dataclasses.replace(state, routing=routing, tiers=tiers, label=_labeller(routing), learned=learned)
+        return dataclasses.replace(
+            state, routing=routing, tiers=tiers, label=_labeller(routing), learned=learned, watches=watches
+        )
 
     def _note_refused(self, in_force: RoutingVersion, why: str | None) -> None:
         if why is not None and why != self._refused:
@@ -422,6 +443,22 @@ class Assembly:
                 "the newest routing version cannot be used, version %d stays in force: %s", in_force.version, why
             )
         self._refused = why
+
+    async def look_for_drift(self) -> None:
+        """Judge what the drift monitors have counted; what they find is logged once, and moves the tier where it may.
+
+        Raises:
+            StoreUnavailable: it could not be noted; the next look does it.
+        """
+        state = self.state
+        for tier_id, watch in state.watches.items():
+            what = watch.look()
+            if not what or watch.noted:
+                continue
+            _log.warning("tiers.%s: requests are no longer like those it was calibrated on: %s", tier_id, what)
+            if state.config.routing.drift.fall_back:
+                await asyncio.to_thread(self._routing.fall_back, state.routing.version, tier_id, what)
+            watch.noted = True
 
     def _reprice(self, prices: PriceBook) -> None:
         changed = prices.refresh()
@@ -432,6 +469,10 @@ class Assembly:
     def _read_store_version(self) -> dict[str, int]:
         with reading(self.store) as connection:
             return change_counters(connection)
+
+
+def _unwatched(_prediction: object, _move: object) -> None:
+    """The ear of a tier whose requests nobody compares."""
 
 
 def _moved(learned: Mapping[str, InForce], fallbacks: Mapping[str, Fallback]) -> bool:

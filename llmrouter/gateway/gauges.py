@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from llmrouter.backends.breaker import BreakerState
 from llmrouter.backends.pool import Health, Pool
-from llmrouter.gateway.artefacts import InForce
+from llmrouter.gateway.state import State
 from llmrouter.gateway.stores import Books
 from llmrouter.quality.samples import SampleBook
-from llmrouter.types import RoutingVersion
 
 __all__ = ["pool_gauges", "routing_gauges", "store_gauges"]
 
@@ -28,15 +27,14 @@ def store_gauges(books: Books, samples: SampleBook) -> dict[str, list[list[str |
     return rows
 
 
-def routing_gauges(
-    routing: RoutingVersion, learned: Mapping[str, InForce], *, refused: bool
-) -> dict[str, list[list[str | float]]]:
+def routing_gauges(state: State, *, refused: bool) -> dict[str, list[list[str | float]]]:
     """Rows for `llmrouter.gateway.slots.GAUGES`: what this worker goes by."""
     return {
-        "llmrouter_routing_version": [[routing.version]],
+        "llmrouter_routing_version": [[state.routing.version]],
         "llmrouter_routing_refused": [[float(refused)]],
+        "llmrouter_router_drift": [[tier_id, watch.level] for tier_id, watch in state.watches.items()],
         "llmrouter_router_fallback": [
-            [tier_id, float(taken.fallback is not None)] for tier_id, taken in learned.items()
+            [tier_id, float(taken.fallback is not None)] for tier_id, taken in state.learned.items()
         ],
     }
 

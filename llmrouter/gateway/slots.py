@@ -34,11 +34,20 @@ GAUGES = {
     "llmrouter_samples": ("Calls chosen as samples since the workers started, by what became of them.", ("outcome",)),
     "llmrouter_routing_version": ("The routing version that every worker has reached.", ()),
     "llmrouter_routing_refused": ("1 while the newest routing version cannot be used and an older one serves.", ()),
+    "llmrouter_router_drift": (
+        "Evidence that a learned tier's requests have drifted, as a part of what is needed to say so; worst worker's.",
+        ("tier",),
+    ),
     "llmrouter_router_fallback": ("1 for a learned tier that drift has moved to its safe operating point.", ("tier",)),
 }
 _WORST = frozenset({"llmrouter_replica_up", "llmrouter_routing_version"})
-_SAME = frozenset({"llmrouter_ledger_backlog", "llmrouter_routing_refused", "llmrouter_router_fallback"})
-"""What all workers see of one thing."""
+_SAME = frozenset(
+    {
+        *("llmrouter_ledger_backlog", "llmrouter_routing_refused"),
+        *("llmrouter_router_drift", "llmrouter_router_fallback"),
+    }
+)
+"""What all workers see of one thing; the highest counts."""
 
 
 class MetricSlots:

@@ -12,6 +12,7 @@ from llmrouter.config import Config
 from llmrouter.errors import ModelNotFound, PermissionDenied
 from llmrouter.gateway.artefacts import InForce
 from llmrouter.gateway.attempt import ModelRoute
+from llmrouter.gateway.drift_watch import DriftWatch
 from llmrouter.gateway.tiers import Tier
 from llmrouter.gateway.wire import Labeller
 from llmrouter.pricing.book import PriceBook
@@ -51,6 +52,8 @@ class State:
     label: Labeller | None
     learned: Mapping[str, InForce]
     """By tier, what each learned one goes by."""
+    watches: Mapping[str, DriftWatch]
+    """By tier, the drift monitors of those that are watched."""
     salt_secret: bytes = field(repr=False)
     created: int = field(default_factory=lambda: int(time.time()))
     _salts: dict[tuple[str, frozenset[str]], str] = field(default_factory=dict, repr=False)

@@ -31,12 +31,14 @@ from llmrouter.errors import ConfigError, RouterError
 from llmrouter.gateway.app import AdminContext, build_admin_app
 from llmrouter.gateway.build import check_reload, prepare_store, rules_drift
 from llmrouter.gateway.housekeeping import keep_house
+from llmrouter.gateway.learned_standing import learned_standing
 from llmrouter.gateway.listen import bind, server, split_address
 from llmrouter.gateway.slots import clear_slots, render_slots
 from llmrouter.gateway.worker import Boot
 from llmrouter.hosts import is_loopback
 from llmrouter.ledger.postgres.room import check_room, connections_of
 from llmrouter.postgres import Postgres
+from llmrouter.routing.artefact_store import ArtefactRefused
 from llmrouter.shared_store import SharedStore, shared_store
 from llmrouter.tenancy.keys import KeyRing, load_keys
 from llmrouter.tenancy.pepper import load_pepper
@@ -93,6 +95,7 @@ class Supervisor:
         clear_slots(run_dir / "metrics")
         check_keys(self._config, store)
         self._tell_of_drift(self._config, store)
+        self._tell_of_learning(self._config)
         loop = asyncio.get_running_loop()
         for signal_number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(signal_number, self.stop)
@@ -207,6 +210,20 @@ class Supervisor:
         if drift is not None:
             _log.warning("%s", drift)
 
+    @staticmethod
+    def _tell_of_learning(config: Config) -> None:
+        """Say what learned tiers go by; raises `RouterError` when they could not."""
+        try:
+            found = learned_standing(config)
+        except ArtefactRefused as error:
+            # The workers serve with the last version that is what it was.
+            _log.error("%s", error.message)
+            return
+        for line in found.notes:
+            _log.info("%s", line)
+        for line in found.doubts:
+            _log.warning("%s", line)
+
     async def _follow_reloads(self) -> None:
         while True:
             await self._reloads.get()
@@ -236,6 +253,7 @@ class Supervisor:
             raise ConfigError(refused[0])
         _log.info("configuration version %d is in force", self._version)
         self._tell_of_drift(config, shared_store(config.store))
+        await asyncio.to_thread(self._tell_of_learning, config)
         self._on_event("reloaded", {"version": self._version})
 
 
