@@ -12,7 +12,21 @@ from typing import Annotated
 
 import typer
 
-from llmrouter.cli import config, demo, doctor, init, keys, labels, limits, rules, samples, serve, store, usage
+from llmrouter.cli import (
+    config,
+    demo,
+    doctor,
+    init,
+    keys,
+    labels,
+    limits,
+    rules,
+    rules_artefact,
+    samples,
+    serve,
+    store,
+    usage,
+)
 from llmrouter.cli.output import complain
 from llmrouter.errors import RouterError, UsageError
 
@@ -110,6 +124,9 @@ def _rules() -> typer.Typer:
     group.command("apply", short_help="Publish rules.", epilog=rules.APPLY_EXAMPLE)(rules.apply)
     group.command("rollback", short_help="Publish an earlier version again.", epilog=rules.ROLLBACK_EXAMPLE)(
         rules.rollback
+    )
+    group.command("publish-artefact", short_help="Publish what was learned.", epilog=rules_artefact.PUBLISH_EXAMPLE)(
+        rules_artefact.publish_artefact
     )
     group.command("explain", short_help="Show where a request would go.", epilog=rules.EXPLAIN_EXAMPLE)(rules.explain)
     return group
