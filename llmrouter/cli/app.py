@@ -19,6 +19,7 @@ from llmrouter.cli import (
     init,
     keys,
     labels,
+    labels_build,
     limits,
     rules,
     rules_artefact,
@@ -142,7 +143,8 @@ def _samples() -> typer.Typer:
 
 
 def _labels() -> typer.Typer:
-    group = _group("labels", "Import, export, list and count quality labels.")
+    group = _group("labels", "Build, import, export, list and count quality labels.")
+    group.command("build", short_help="Ask models and score.", epilog=labels_build.EXAMPLE)(labels_build.build)
     group.command("import", short_help="Take labels in.", epilog=labels.IMPORT_EXAMPLE)(labels.import_files)
     group.command("export", short_help="Write labels for training.", epilog=labels.EXPORT_EXAMPLE)(labels.export)
     group.command("list", short_help="List the newest.", epilog=labels.LIST_EXAMPLE)(labels.list_labels)

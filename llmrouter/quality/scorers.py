@@ -1,7 +1,8 @@
 """Scorers: how good an answer is against what was expected, decided by rules that give the same every time.
 
-Each finds the final answer in a text first: after the last `Answer:`, `answer is`, `####` or in the last `\\boxed{}`,
-else where such an answer usually stands. That short answer is given back too, because agreement compares it.
+Each finds the final answer in a text first, behind a reasoning model's thoughts where they stand in it: after the last
+`Answer:`, `answer is`, `####` or in the last `\\boxed{}`, else where such an answer usually stands. That short answer is
+given back too, because agreement compares it.
 """
 
 from __future__ import annotations
@@ -55,11 +56,13 @@ def scorer_of(given: Any, expected: Any) -> Scorer:
     for option in options:
         if option not in known:
             raise Faulty(f"scorer.{option}: is no option of {name}; it has {', '.join(known) or 'none'}")
-    return factory(expected, options)
+    scorer = factory(expected, options)
+    return lambda text: scorer(_THOUGHTS.sub("", text))
 
 
 _MARK = re.compile(r"(?:\banswer\b[^\w\n]{0,4}(?:is\b|:)|\bthe answer\b[^\w\n]{0,4}|####)[^\S\n]*:?", re.IGNORECASE)
 _BOXED = re.compile(r"\\boxed\{((?:[^{}]|\{[^{}]*\})*)\}")
+_THOUGHTS = re.compile(r"^.*</think(?:ing)?>", re.DOTALL)
 _FENCE = re.compile(r"```[\w+-]*\n(.*?)```", re.DOTALL)
 _NUMBER = re.compile(
     r"(?:(?<![\w)])[-+])?(?:(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d{1,3}(?!\w))?"

@@ -154,6 +154,11 @@ def test_what_does_not_fit_is_refused_with_its_key(scorer, expected, message):
         scorer_of(scorer, expected)
 
 
+def test_thoughts_are_no_answer():
+    assert scorer_of("contains", "rome")("<think>Rome? No.</think>Paris").score == 0
+    assert scorer_of("number", 7)("<think>The answer is 8? It is 7.</think>\nIt is 7.").score == 1
+
+
 @pytest.mark.parametrize("name", SCORERS)
 @given(text=st.text())
 def test_any_text_gets_a_score_and_always_the_same(name, text):
