@@ -1,8 +1,8 @@
 """Scorers: how good an answer is against what was expected, decided by rules that give the same every time.
 
 Each finds the final answer in a text first, behind a reasoning model's thoughts where they stand in it: after the last
-`Answer:`, `answer is`, `####` or in the last `\\boxed{}`, else where such an answer usually stands. That short answer is
-given back too, because agreement compares it.
+`Answer:`, `answer is`, `####` or in the last `\\boxed{}`, else where such an answer usually stands. That short answer
+is given back too, because agreement compares it.
 """
 
 from __future__ import annotations
