@@ -104,16 +104,22 @@ def worst_case(plan: Plan, request: ChatRequest, config: LimitsConfig) -> Bound:
     embedding = request.endpoint == "embeddings"
     if per_token is None and not embedding:
         return bound
+    prompt = None if per_token is None else request.input_tokens_bound(per_token)
     calls = tuple(
         BoundedCall(
             each.model_id,
             each.calls,
-            each.input_tokens if per_token is None else request.input_tokens_bound(per_token),
+            each.input_tokens if prompt is None else prompt + _added(each, bound),
             0 if embedding else each.output_tokens,
         )
         for each in bound.calls
     )
     return dataclasses.replace(bound, calls=calls)
+
+
+def _added(call: BoundedCall, bound: Bound) -> int:
+    """Tokens that a plan puts into its question beside the client's prompt, such as an answer to be judged."""
+    return call.input_tokens - min(each.input_tokens for each in bound.calls if each.model_id == call.model_id)
 
 
 def _may_degrade(state: State, run: Run, refused: Exceeded) -> bool:

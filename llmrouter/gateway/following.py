@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from llmrouter.gateway import refuse
 from llmrouter.gateway.answer import Answer
@@ -60,10 +60,11 @@ class _Calls:
         self._answers: dict[int, tuple[Outcome, Answer]] = {}
         """By the identity of their outcomes, which are held here, so that no other can have it."""
 
-    async def make(self, target: Target) -> Outcome:
+    def make(self, target: Target) -> Awaitable[Outcome]:
         """Make the call, and those beside it at the same time."""
-        if not target.beside:
-            return await self._make(self._run.begin(target, self._now()))
+        return self._make_together(target) if target.beside else self._make(self._run.begin(target, self._now()))
+
+    async def _make_together(self, target: Target) -> Outcome:
         now = self._now()
         trials = [
             self._run.begin(target, now),

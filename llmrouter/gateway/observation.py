@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from llmrouter.gateway.logprobs import entries_of
 from llmrouter.pricing.cost import normalise_usage
 from llmrouter.quality.folding import fold
+from llmrouter.routing.confidence import signals_from_logprobs
 from llmrouter.types import Observation, TokenSignals, Usage
 
 __all__ = ["observe_prefix", "observe_whole"]
@@ -89,14 +89,7 @@ def _refused(choice: Mapping[str, Any]) -> bool:
 
 
 def _signals(entries: list[Any]) -> TokenSignals | None:
-    if not entries:
-        return None
-    try:
-        confidence = importlib.import_module("llmrouter.routing.confidence")
-    except ModuleNotFoundError:
-        return None
-    signals: TokenSignals | None = confidence.signals_from_logprobs(entries)
-    return signals
+    return signals_from_logprobs(entries) if entries else None
 
 
 def _alternatives(entries: list[Any]) -> dict[str, float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -49,6 +49,7 @@ class Trial:
     request: ChatRequest
     """As it is sent to this model: the output cap may be clamped."""
     started: float
+    streams: bool = False
     pool_id: str = ""
     replica: str = ""
     queue_s: float = 0.0
@@ -68,10 +69,6 @@ class Trial:
     committed: bool = False
     alerts: tuple[str, ...] = ()
     """Names of usage invariants that the engine broke."""
-
-    @property
-    def streams(self) -> bool:
-        return self.request.stream and self.request.endpoint != "embeddings"
 
     def count(self, raw: dict[str, Any] | None, output_chunks: int = 0) -> None:
         """Take over the engine's usage, or an estimate where it gave none and may have worked."""
@@ -185,7 +182,8 @@ class Run:
         request = self.request if target.ask is None else target.ask
         if request.stream and (whole or not self.request.stream or request.n != self.request.n):
             request = _unstreamed(request)
-        trial = Trial(seq=len(self.trials) + 1, target=target, request=request, started=now)
+        streams = request.stream and request.endpoint != "embeddings"
+        trial = Trial(len(self.trials) + 1, target, request, now, streams)
         self.trials.append(trial)
         return trial
 
@@ -202,7 +200,7 @@ class Run:
 
     def overhead_s(self, now: float) -> float:
         """Time that was ours: neither queueing nor waiting for an engine."""
-        upstream = _covered((trial.started, trial.ended or now) for trial in self.trials)
+        upstream = _covered([(trial.started, trial.ended or now) for trial in self.trials])
         return max(now - self.started - upstream, 0.0)
 
     @property
@@ -249,7 +247,7 @@ class Run:
             cost_usd=cost,
             reference_model_id=reference_model,
             reference_cost_usd=reference_cost,
-            queue_s=_covered((trial.started, trial.started + trial.queue_s) for trial in self.trials),
+            queue_s=_covered([(trial.started, trial.started + trial.queue_s) for trial in self.trials]),
             ttft_s=self.first_output_at - self.started if self.first_output_at is not None else None,
             total_s=now - self.started,
             attempts=attempts,
@@ -278,8 +276,10 @@ def _reference_cost(
     return None
 
 
-def _covered(spans: Iterable[tuple[float, float]]) -> float:
+def _covered(spans: Sequence[tuple[float, float]]) -> float:
     """Seconds that lie in at least one of several spans, given as start and end."""
+    if len(spans) == 1:
+        return spans[0][1] - spans[0][0]
     covered, reached = 0.0, float("-inf")
     for start, end in sorted(spans):
         covered += max(end - max(start, reached), 0.0)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from llmrouter.protocols import PlanInput, Steps
+from llmrouter.protocols import Candidate, PlanInput, Steps
 from llmrouter.types import Bound, BoundedCall, ChatRequest, Decision
 from tests.support import Running
 
@@ -17,21 +17,22 @@ DECISION = Decision("cascade", "policy", route="cascade", score=0.625)
 Script = Callable[[ChatRequest], Steps]
 
 
+Worst = Callable[[Sequence[Candidate]], Bound]
+
+
+def _four_each(candidates: Sequence[Candidate]) -> Bound:
+    return Bound(tuple(BoundedCall(each.model_id, 4, each.input_tokens, each.output_tokens) for each in candidates))
+
+
 class Scripted:
     """Implements `protocols.Strategy`."""
 
-    def __init__(self, script: Script, *, calls: int = 4) -> None:
+    def __init__(self, script: Script, bound: Worst) -> None:
         self._script = script
-        self._calls = calls
+        self._bound = bound
 
     def plan(self, given: PlanInput) -> ScriptedPlan:
-        bound = Bound(
-            tuple(
-                BoundedCall(each.model_id, self._calls, each.input_tokens, each.output_tokens)
-                for each in given.candidates
-            )
-        )
-        return ScriptedPlan(self._script(given.request), bound)
+        return ScriptedPlan(self._script(given.request), self._bound(given.candidates))
 
 
 class ScriptedPlan:
@@ -47,9 +48,9 @@ class ScriptedPlan:
         return self._bound
 
 
-def follow_script(gateway: Running, script: Script, *, calls: int = 4) -> None:
+def follow_script(gateway: Running, script: Script, bound: Worst = _four_each) -> None:
     """Let the tier `auto` follow a script."""
-    gateway.assembly.state.tiers["auto"].strategy = Scripted(script, calls=calls)
+    gateway.assembly.state.tiers["auto"].strategy = Scripted(script, bound)
 
 
 def asking(request: ChatRequest, **fields: Any) -> ChatRequest:
