@@ -122,6 +122,8 @@ def _keys() -> typer.Typer:
 def _rules() -> typer.Typer:
     group = _group("rules", "Show, publish, roll back and explain routing rules.")
     group.command("list", short_help="Show rules in force, or versions.", epilog=rules.LIST_EXAMPLE)(rules.list_rules)
+    group.command("show", short_help="Show one version.", epilog=rules.SHOW_EXAMPLE)(rules.show)
+    group.command("diff", short_help="Compare two versions.", epilog=rules.DIFF_EXAMPLE)(rules.diff)
     group.command("apply", short_help="Publish rules.", epilog=rules.APPLY_EXAMPLE)(rules.apply)
     group.command("rollback", short_help="Publish an earlier version again.", epilog=rules.ROLLBACK_EXAMPLE)(
         rules.rollback

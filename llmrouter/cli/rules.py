@@ -3,39 +3,43 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from llmrouter.cli.options import ConfigPath, Json, example
 from llmrouter.cli.output import print_json, print_table, say, warn
+from llmrouter.cli.rules_shown import changes_of, counted, learned, rule_row, title, version_row
+from llmrouter.cli.rules_store import author, check_artefact, in_force, published, version_in_force, with_artefact
 from llmrouter.errors import NotFound, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from llmrouter.cli.rules_file import RulesFile
     from llmrouter.config import Config
-    from llmrouter.gateway.artefacts import InForce
     from llmrouter.routing.versions import RoutingStore
-    from llmrouter.types import RoutingVersion, Rule
+    from llmrouter.types import RoutingVersion
 
 __all__ = [
     "APPLY_EXAMPLE",
+    "DIFF_EXAMPLE",
     "EXPLAIN_EXAMPLE",
     "LIST_EXAMPLE",
     "ROLLBACK_EXAMPLE",
+    "SHOW_EXAMPLE",
     "apply",
-    "author",
+    "diff",
     "explain",
     "list_rules",
     "rollback",
+    "show",
 ]
 
 LIST_EXAMPLE = example("llmrouter rules list --json > rules.json", "llmrouter rules list --history")
 APPLY_EXAMPLE = example(
     "llmrouter rules apply rules.json --dry-run", 'llmrouter rules apply rules.json --note "code to large"'
 )
+SHOW_EXAMPLE = example("llmrouter rules show 7")
+DIFF_EXAMPLE = example("llmrouter rules diff 7", "llmrouter rules diff 7 8 --json")
 ROLLBACK_EXAMPLE = example('llmrouter rules rollback 7 --note "8 sent too much to large"')
 EXPLAIN_EXAMPLE = example('llmrouter rules explain --tier auto --prompt "Fix this stack trace"')
 
@@ -55,30 +59,66 @@ def list_rules(
     as_json: Json = False,
 ) -> None:
     """Show the rules in force, highest priority first, or the versions so far, newest first."""
-    from llmrouter.cli.rules_artefact import artefact_lines
     from llmrouter.config import load
     from llmrouter.gateway.app import version_as_json
 
     loaded = load(config)
     if history:
-        versions = _published(loaded).history(limit)
+        versions = published(loaded).history(limit)
         if as_json:
             print_json({"versions": [version_as_json(version) for version in versions]})
         else:
             head = ("VERSION", "PUBLISHED", "BY", "RULES", "ARTEFACT", "NOTE")
-            print_table(head, [_version_row(each) for each in versions])
+            print_table(head, [version_row(each) for each in versions])
         return
-    current = _current(loaded)
-    known = _with_artefact(loaded, current)
+    _show(loaded, version_in_force(loaded), as_json)
+
+
+def show(
+    version: Annotated[int, typer.Argument(metavar="VERSION", help="Its number.")],
+    config: ConfigPath = Path("llmrouter.toml"),
+    as_json: Json = False,
+) -> None:
+    """Show one routing version: its rules, highest priority first, and what learned tiers go by under it."""
+    from llmrouter.config import load
+
+    loaded = load(config)
+    _show(loaded, _version(published(loaded), version), as_json)
+
+
+def diff(
+    old: Annotated[int, typer.Argument(metavar="OLD", help="The earlier version.")],
+    new: Annotated[
+        int | None, typer.Argument(metavar="NEW", help="The later version. Without: the one in force.")
+    ] = None,
+    config: ConfigPath = Path("llmrouter.toml"),
+    as_json: Json = False,
+) -> None:
+    """Show what one routing version has changed since another: rules, artefact, operating point."""
+    from llmrouter.config import load
+    from llmrouter.gateway.app import version_as_json
+
+    store = published(load(config))
+    before = _version(store, old)
+    after = store.current() if new is None else _version(store, new)
+    changes = changes_of(before.rules, after.rules)
     if as_json:
-        print_json(known)
+        learned_then, learned_now = (version_as_json(each)["artefact"] for each in (before, after))
+        body = {"old": before.version, "new": after.version, "changes": changes}
+        print_json({**body, "artefact": {"old": learned_then, "new": learned_now}})
         return
-    say(_title(current))
-    if known["artefact"] is not None or any(tier.is_learned for tier in loaded.tiers.values()):
-        for line in artefact_lines(known):
-            say(line)
-    ordered = sorted(current.rules, key=lambda rule: (-rule.priority, rule.rule_id))
-    print_table(("RULE", "PRIORITY", "WEIGHT", "SENDS TO", "WHEN"), [_rule_row(rule) for rule in ordered])
+    typer.echo(f"from version {before.version} to {after.version}: {counted(changes)}")
+    rows = [
+        (sign, *rule_row(rule))
+        for sign, version, kinds in (("-", before, ("removed", "changed")), ("+", after, ("added", "changed")))
+        for rule in version.rules
+        if any(rule.rule_id in changes[kind] for kind in kinds)
+    ]
+    if rows:
+        rows.sort(key=lambda row: (row[1], "-+".index(row[0])))
+        print_table(("", "RULE", "PRIORITY", "WEIGHT", "SENDS TO", "WHEN"), rows)
+    if learned(before) != learned(after):
+        typer.echo(f"learned tiers went by {learned(before)}, and go by {learned(after)}")
 
 
 def apply(
@@ -99,19 +139,19 @@ def apply(
     given = read_rules_file(file)
     if not dry_run:
         _prepare(loaded)
-    current = _current(loaded)
+    current = version_in_force(loaded)
     base = next(n for n in (base_version, given.base_version, current.version) if n is not None)
     draft = _draft(current, given, base, note or given.note)
     warnings = compile_rules(draft, loaded).warnings
-    _check_artefact(loaded, draft)
+    check_artefact(loaded, draft)
     for text in warnings:
         warn(text)
-    changes = _changes(current.rules, given.rules)
+    changes = changes_of(current.rules, given.rules)
     if dry_run:
         if current.version:
-            _published(loaded).compare(base)
+            published(loaded).compare(base)
     else:
-        draft = _published(loaded).publish(
+        draft = published(loaded).publish(
             given.rules, base_version=base, author=author(), note=draft.note, learned=given.learned
         )
     if as_json:
@@ -119,7 +159,7 @@ def apply(
         print_json({**body, **version_as_json(draft)})
         return
     done = "would be version" if dry_run else "published version"
-    say(f"{done} {draft.version}, based on {base}: {_counted(changes)}")
+    say(f"{done} {draft.version}, based on {base}: {counted(changes)}")
 
 
 def rollback(
@@ -135,13 +175,10 @@ def rollback(
     from llmrouter.routing.rules import compile_rules
 
     loaded = load(config)
-    store = _published(loaded)
-    try:
-        old = store.get(version)
-        compile_rules(old, loaded)
-        _check_artefact(loaded, old)
-    except NotFound as error:
-        raise UsageError(error.message) from error
+    store = published(loaded)
+    old = _version(store, version)
+    compile_rules(old, loaded)
+    check_artefact(loaded, old)
     done = store.rollback(version, base_version=base_version, author=author(), note=note)
     if as_json:
         print_json(version_as_json(done))
@@ -178,9 +215,9 @@ def explain(
     loaded = load(config)
     body = body_of(loaded, tier=tier, prompt=prompt, request=request)
     principal = asker(loaded, tenant=tenant, key_id=key_id)
-    now = _current(loaded)
+    now = version_in_force(loaded)
     found = explain_request(
-        loaded, now, body, principal, headers=headers_of(header or []), in_force=_in_force(loaded, now)
+        loaded, now, body, principal, headers=headers_of(header or []), in_force=in_force(loaded, now)
     )
     if as_json:
         print_json(found)
@@ -194,123 +231,42 @@ def _prepare(config: Config) -> None:
     prepare_store(config)
 
 
-def _published(config: Config) -> RoutingStore:
-    from llmrouter.routing.versions import RoutingStore
-    from llmrouter.shared_store import shared_store, store_exists
-
-    store = shared_store(config.store)
-    if not store_exists(store):
-        raise UsageError(f"there is no store at {store} yet, so no version is published; `llmrouter serve` makes one")
-    return RoutingStore(store)
+def _version(store: RoutingStore, number: int) -> RoutingVersion:
+    try:
+        return store.get(number)
+    except NotFound as error:
+        raise UsageError(error.message) from error
 
 
-def _current(config: Config) -> RoutingVersion:
-    """The version in force; without a store, the one that the first start would publish."""
-    from datetime import UTC, datetime
+def _show(config: Config, version: RoutingVersion, as_json: bool) -> None:
+    from llmrouter.cli.rules_artefact import artefact_lines
 
-    from llmrouter.gateway.build import seed_rules
-    from llmrouter.shared_store import shared_store, store_exists
-    from llmrouter.types import RoutingVersion
-
-    if store_exists(shared_store(config.store)):
-        return _published(config).current()
-    say("there is no store yet; these are the configuration's rules, which the first start publishes as version 1")
-    return RoutingVersion(0, seed_rules(config), datetime.now(UTC), author="configuration")
-
-
-def _with_artefact(config: Config, version: RoutingVersion) -> dict[str, Any]:
-    """A version as JSON, with what is known of its artefact where it is published."""
-    from llmrouter.gateway.app import routing_as_json, version_as_json
-    from llmrouter.gateway.publishing import artefact_store
-
-    if not version.version:
-        return version_as_json(version)
-    return routing_as_json(version, _published(config), artefact_store(config))
-
-
-def _in_force(config: Config, version: RoutingVersion) -> Mapping[str, InForce]:
-    """What learned tiers go by under a version."""
-    from llmrouter.gateway.publishing import artefact_shelf
-
-    if not any(tier.is_learned for tier in config.tiers.values()):
-        return {}
-    fallbacks = _published(config).fallbacks(version.version) if version.version else {}
-    return artefact_shelf(config).in_force(config, version, fallbacks)
-
-
-def _check_artefact(config: Config, version: RoutingVersion) -> None:
-    """Raises `RouterError` unless learned tiers could go by a version's artefact."""
-    from dataclasses import replace
-
-    _in_force(config, replace(version, version=0))
+    known = with_artefact(config, version)
+    if as_json:
+        print_json(known)
+        return
+    say(title(version))
+    if known["artefact"] is not None or any(tier.is_learned for tier in config.tiers.values()):
+        for line in artefact_lines(known):
+            say(line)
+    ordered = sorted(version.rules, key=lambda rule: (-rule.priority, rule.rule_id))
+    print_table(("RULE", "PRIORITY", "WEIGHT", "SENDS TO", "WHEN"), [rule_row(rule) for rule in ordered])
 
 
 def _draft(current: RoutingVersion, given: RulesFile, base: int, note: str) -> RoutingVersion:
     from dataclasses import replace
     from datetime import UTC, datetime
 
-    learned = given.learned
+    wanted = given.learned
     return replace(
         current,
         version=current.version + 1,
         rules=given.rules,
-        artefact_digest=current.artefact_digest if learned is None else learned.digest,
-        point=current.point if learned is None else learned.point,
+        artefact_digest=current.artefact_digest if wanted is None else wanted.digest,
+        point=current.point if wanted is None else wanted.point,
         created_at=datetime.now(UTC),
         author=author(),
         note=note,
         base_version=base,
         rolled_back_to=None,
     )
-
-
-def author() -> str:
-    """Who publishes, for the history."""
-    import getpass
-
-    return f"cli:{getpass.getuser()}"
-
-
-def _changes(old: Sequence[Rule], new: Sequence[Rule]) -> dict[str, list[str]]:
-    before = {rule.rule_id: rule for rule in old}
-    after = {rule.rule_id: rule for rule in new}
-    return {
-        "added": [rule_id for rule_id in after if rule_id not in before],
-        "changed": [rule_id for rule_id in after if rule_id in before and not _same(after[rule_id], before[rule_id])],
-        "removed": [rule_id for rule_id in before if rule_id not in after],
-    }
-
-
-def _same(one: Rule, other: Rule) -> bool:
-    from dataclasses import replace
-
-    return replace(one, match=dict(one.match)) == replace(other, match=dict(other.match))
-
-
-def _counted(changes: dict[str, list[str]]) -> str:
-    parts = [f"{what} {', '.join(ids)}" for what, ids in changes.items() if ids]
-    return "; ".join(parts) or "no rule changes"
-
-
-def _title(version: RoutingVersion) -> str:
-    note = f" ({version.note})" if version.note else ""
-    return f"routing version {version.version} of {version.created_at:%Y-%m-%d %H:%M} UTC by {version.author}{note}"
-
-
-def _version_row(version: RoutingVersion) -> tuple[str, ...]:
-    note = version.note
-    if version.rolled_back_to is not None:
-        note = f"back to {version.rolled_back_to}{f': {note}' if note else ''}"
-    when = f"{version.created_at:%Y-%m-%d %H:%M:%S}"
-    artefact = "" if version.artefact_digest is None else version.artefact_digest[:12]
-    point = "" if version.point is None else f" at {version.point}"
-    return str(version.version), when, version.author, str(len(version.rules)), f"{artefact or 'generic'}{point}", note
-
-
-def _rule_row(rule: Rule) -> tuple[str, ...]:
-    import json
-
-    when: Any = dict(rule.match)
-    goal = rule.model_id or f"role {rule.tier_role}"
-    condition = json.dumps(when, ensure_ascii=False) if when else "always"
-    return rule.rule_id, str(rule.priority), f"{rule.weight:g}", goal, condition

@@ -41,7 +41,7 @@ def publish_artefact(
     as_json: Json = False,
 ) -> None:
     """Publish an artefact with the rules in force, as the next routing version; learned tiers go by it from then on."""
-    from llmrouter.cli.rules import author
+    from llmrouter.cli.rules_store import author
     from llmrouter.config import load
     from llmrouter.gateway.app import version_as_json
     from llmrouter.gateway.artefacts import InForce

@@ -264,3 +264,24 @@ def test_rules_of_the_file_that_are_not_in_force_are_pointed_out(config: Path):
     assert rules_drift(loaded, path) is None
     config.write_text(config.read_text().replace("priority = 10", "priority = 11"))
     assert "routing version 1 has others" in str(rules_drift(load(config), path))
+
+
+def test_show_tells_of_any_version(config: Path, tmp_path: Path):
+    llmrouter("rules", "apply", rules_file(tmp_path, ALL_LARGE), "--config", config)
+    shown = llmrouter("rules", "show", "1", "--config", config)
+    assert [line.split()[0] for line in shown.out.splitlines()] == ["RULE", "code", "rest"]
+    assert "routing version 1" in shown.err
+    assert llmrouter("rules", "show", "2", "--json", "--config", config).json["version"] == 2
+    missing = llmrouter("rules", "show", "9", "--config", config)
+    assert (missing.code, "no routing version 9" in missing.err) == (2, True)
+
+
+def test_diff_tells_what_has_changed(config: Path, tmp_path: Path):
+    rest = {"rule_id": "rest", "tier_role": "small", "weight": 2}
+    llmrouter("rules", "apply", rules_file(tmp_path, ALL_LARGE, rest), "--config", config)
+    told = llmrouter("rules", "diff", "1", "--config", config).out.splitlines()
+    assert told[0] == "from version 1 to 2: added all; changed rest; removed code"
+    assert [line.split()[:2] for line in told[2:]] == [["+", "all"], ["-", "code"], ["-", "rest"], ["+", "rest"]]
+    as_json = llmrouter("rules", "diff", "2", "1", "--json", "--config", config).json
+    assert as_json["changes"] == {"added": ["code"], "changed": ["rest"], "removed": ["all"]}
+    assert llmrouter("rules", "diff", "1", "1", "--config", config).out == "from version 1 to 1: no rule changes\n"

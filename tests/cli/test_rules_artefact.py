@@ -181,3 +181,16 @@ def test_a_rollback_to_an_artefact_for_other_models_is_refused(config: Path, fol
     done = llmrouter("rules", "rollback", "2", "--config", config)
     assert done.code == 2
     assert "small is l, and it was trained on s" in done.err
+
+
+def test_show_and_diff_tell_the_artefact_and_its_point(config: Path, folder: Path):
+    publish(config, folder, "--point", "0")
+    publish(config, folder)
+    told = llmrouter("rules", "diff", "1", "2", "--config", config).out
+    assert f"learned tiers went by generic, and go by {MINE.digest[:12]} at 0" in told
+    as_json = llmrouter("rules", "diff", "2", "--json", "--config", config).json
+    assert as_json["artefact"] == {
+        "old": {"digest": MINE.digest, "point": 0},
+        "new": {"digest": MINE.digest, "point": None},
+    }
+    assert "operating point 0, trained for" in llmrouter("rules", "show", "2", "--config", config).err
