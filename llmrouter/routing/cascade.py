@@ -260,9 +260,10 @@ class CascadePlan:
         chain: Sequence[Candidate] = self._from(role)
         while chain:
             outcome, unfit = yield from self._walk(chain, reason)
-            if outcome is None or outcome.failure is not None:
-                failure = outcome.failure if outcome is not None else Failure.NO_CAPACITY
-                return self._keep(failure)
+            if outcome is None:
+                return self._keep(Failure.NO_CAPACITY)
+            if outcome.failure is not None:
+                return self._keep(outcome.failure)
             chain = [each for each in self._chain if self._better(each.role, outcome.target.role)]
             if not unfit or not chain:
                 return self._settled(outcome)

@@ -1,6 +1,7 @@
 """The cascade plan, driven by hand: a policy that plays a script, and outcomes as a gateway would send them."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -39,7 +40,7 @@ class Script:
 
 
 def request(**changes) -> ChatRequest:
-    fields = {"model": "auto", "messages": [{"role": "user", "content": "What is 6 times 7?"}]}
+    fields: dict[str, Any] = {"model": "auto", "messages": [{"role": "user", "content": "What is 6 times 7?"}]}
     fields |= {"stream": True} if changes.get("stream") else {}
     return ChatRequest(endpoint="chat", model="auto", fields=fields, last_user_text="What is 6 times 7?", **changes)
 
@@ -89,7 +90,8 @@ def failed(target: Target, failure=Failure.TIMEOUT, beside=()) -> Outcome:
 def end(steps, outcome: Outcome) -> Accepted | None:
     with pytest.raises(StopIteration) as stopped:
         steps.send(outcome)
-    return stopped.value.value
+    accepted: Accepted | None = stopped.value.value
+    return accepted
 
 
 def refuse_all(steps, target: Target) -> Accepted | None:
@@ -98,7 +100,8 @@ def refuse_all(steps, target: Target) -> Accepted | None:
         try:
             target = steps.send(failed(target, Failure.REFUSED))
         except StopIteration as stopped:
-            return stopped.value
+            accepted: Accepted | None = stopped.value
+            return accepted
     raise AssertionError("the plan never ends")
 
 
