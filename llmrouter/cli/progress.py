@@ -8,7 +8,7 @@ from typing import Self, TextIO
 
 from llmrouter.backends.runners.events import RunnerEvent
 
-__all__ = ["CallProgress", "RunnerProgress"]
+__all__ = ["CallProgress", "RunnerProgress", "StageProgress"]
 
 _STEP_PERCENT = 10
 _ERASE_LINE = "\r\x1b[2K"
@@ -88,3 +88,36 @@ class CallProgress:
         self._out.write(_ERASE_LINE + text if self._terminal else text + "\n")
         self._moving = self._terminal
         self._out.flush()
+
+
+class StageProgress:
+    """Tells what is being computed and how much of it is done, on a terminal alone: a log would only fill with it."""
+
+    def __init__(self, out: TextIO | None = None) -> None:
+        self._out = sys.stderr if out is None else out
+        self._terminal = self._out.isatty()
+        self._moving = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.pause()
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        """Told as often as one likes; `total` is 0 where it is not known."""
+        if not self._terminal:
+            return
+        share = f"{100 * done // total} %" if total else f"{done:,}"
+        self._out.write(f"{_ERASE_LINE}{what}: {share}")
+        self._out.flush()
+        self._moving = True
+
+    def pause(self) -> None:
+        """Erase the moving line, so that something else may be written."""
+        if self._moving:
+            self._out.write(_ERASE_LINE)
+            self._out.flush()
+            self._moving = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 
 from llmrouter.backends.runners.events import RunnerEvent
-from llmrouter.cli.progress import CallProgress, RunnerProgress
+from llmrouter.cli.progress import CallProgress, RunnerProgress, StageProgress
 
 
 class Terminal(io.StringIO):
@@ -70,3 +70,21 @@ def test_no_calls_at_all_are_all_done():
     with CallProgress(out) as tell:
         tell(0, 0, 0)
     assert out.getvalue() == "0 of 0 calls (100 %)\n"
+
+
+def test_a_terminal_shows_the_running_stage_and_nothing_once_it_has_ended():
+    out = Terminal()
+    with StageProgress(out) as tell:
+        tell("reading labels.jsonl", 1500, 0)
+        tell("small>large router", 50, 200)
+        assert out.getvalue().endswith("\x1b[2Ksmall>large router: 25 %")
+    assert "reading labels.jsonl: 1,500" in out.getvalue()
+    assert out.getvalue().endswith("\r\x1b[2K")
+    assert "\n" not in out.getvalue()
+
+
+def test_a_log_is_not_told_of_stages():
+    out = io.StringIO()
+    with StageProgress(out) as tell:
+        tell("predicting", 1, 2)
+    assert out.getvalue() == ""
