@@ -1,10 +1,19 @@
-"""What a router looks at: the ask of a request, apart from the history and the boilerplate around it."""
+"""What a router looks at: the ask of a request, apart from the history and the boilerplate around it.
+
+Agent harnesses wrap a short ask in much text of their own: reminders and descriptions of the environment in tags,
+instructions that come again with every turn, diffs, logs and output of tools. That text says little about how hard the
+ask is, so it is left out and only counted. What is left out is recognised by its form, never by its language.
+"""
 
 from __future__ import annotations
 
-from llmrouter.types import value
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-__all__ = ["Ask"]
+from llmrouter.types import ChatRequest, value
+
+__all__ = ["Ask", "ask_of", "read_ask"]
 
 
 @value
@@ -22,3 +31,142 @@ class Ask:
     boilerplate: int = 0
     """Characters of the last user turn that were left out of `text`."""
     max_output_tokens: int | None = None
+
+
+def read_ask(request: ChatRequest) -> Ask:
+    """The ask of a parsed request. It never fails: parts of a shape it does not know are passed over."""
+    fields = request.fields
+    given = fields.get("messages")
+    if given is None:
+        given = request.last_user_text
+    offered = fields.get("tools") or fields.get("functions") or ()
+    return ask_of(given, offered, max_output_tokens=request.max_output_tokens)
+
+
+def ask_of(given: Any, tools: Any = (), *, max_output_tokens: int | None = None) -> Ask:
+    """The ask of a row of labels or of a request.
+
+    Args:
+        given: a prompt, or messages as the API takes them.
+        tools: a text that describes them, or a list as the API takes it.
+    """
+    if isinstance(given, str):
+        text, left_out = _without_boilerplate(given, "")
+        return Ask(text, "", _tools(tools), 1, left_out, max_output_tokens)
+    messages = given if isinstance(given, Sequence) else ()
+    turns = [(str(each.get("role")), _text(each.get("content"))) for each in messages if isinstance(each, Mapping)]
+    last = next((at for at in range(len(turns) - 1, -1, -1) if turns[at][0] == "user" and turns[at][1]), None)
+    if last is None:
+        return Ask("", _history(turns), _tools(tools), 0, 0, max_output_tokens)
+    before = turns[:last]
+    said = "\n\n".join(text for role, text in before if role != "assistant") if len(turns[last][1]) > _REPEATED else ""
+    text, left_out = _without_boilerplate(turns[last][1], said)
+    count = 1 + sum(role == "user" for role, _ in before)
+    return Ask(text, _history(before), _tools(tools), count, left_out, max_output_tokens)
+
+
+_REPEATED = 200
+"""Characters from which on a paragraph that has been said before is taken for instructions that come every time."""
+_LINES = 8
+"""Lines of a diff, a log or a trace from which on they are taken for an attachment."""
+_OF_A_TURN, _OF_ALL = 240, 1200
+_OF_TOOLS = 2000
+
+_ASKS = re.compile(
+    r"<(user_query|user_request|userRequest|user_message|task|query|question|feedback|request)>(.*?)</\1>", re.S
+)
+"""Tags in which harnesses put what the user himself wrote."""
+
+_WRAPPED = re.compile(
+    r"<((?:system|environment|user|tool|function|workspace|project|editor|command|local-command|git|open|recent|recently"
+    r"|attached|additional|cursor|custom|selected|current|visible|linter|terminal|file|directory|code)"
+    r"[-_](?:reminder|details|context|info|results?|output|name|message|args|stdout|stderr|status|files?|data|rules"
+    r"|layout|instructions?|contents?|selection|errors?|state|structure|tree|viewed_files|attachments?|snippets?"
+    r"|documents?|viewed|history|directory|listing|memory|summary|calls?)"
+    r"|env|context|instructions|INSTRUCTIONS|reminder|attachments|editorContext|reminderInstructions|gitStatus)"
+    r"(?:\s[^<>]{0,200})?>.*?</\1>",
+    re.S,
+)
+"""What harnesses add on their own, in tags of its own."""
+
+_DIFF = re.compile(
+    r"^(?:diff --git |--- |@@ )[^\n]*\n"
+    r"(?:(?:[ +@\\-]|index |diff --git |new file |deleted file |similarity |rename )[^\n]*\n)+",
+    re.M,
+)
+
+_ATTACHED = re.compile(
+    r"(?:^(?:"
+    r"\s+at \S[^\n]*|\s+File \"[^\n]*"  # a trace
+    r"|\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d[^\n]*|\[?(?:TRACE|DEBUG|INFO|WARN|WARNING|ERROR|FATAL)\b[^\n]*"  # a log
+    r"|[-dl](?:[r-][w-][xsStT-]){3}[^\n]*"  # a listing of files
+    r"|[ ]*\d+[→|\t][^\n]*"  # numbered lines of a file
+    r")\n){" + str(_LINES) + r",}",
+    re.M,
+)
+
+
+def _without_boilerplate(text: str, said_before: str) -> tuple[str, int]:
+    """The text without what is recognised as boilerplate, and how many characters that was. An ask that would vanish
+    stays as it is."""
+    kept = text
+    if "<" in kept and "</" in kept:
+        own = [found.group(2).strip() for found in _ASKS.finditer(kept)]
+        kept = "\n".join(own) if any(own) else _WRAPPED.sub("\n", kept)
+    if kept.count("\n") >= _LINES:
+        kept = _ATTACHED.sub("\n", f"{kept}\n")
+        if "\n@@ " in kept:
+            kept = _DIFF.sub("\n", kept)
+    if said_before:
+        parts = kept.split("\n\n")
+        kept = "\n\n".join(part for part in parts if len(part) < _REPEATED or part not in said_before)
+    if kept is text:
+        return text, 0
+    kept = kept.strip()
+    if not kept:
+        return text, 0
+    return kept, max(len(text.strip()) - len(kept), 0)
+
+
+def _history(turns: Sequence[tuple[str, str]]) -> str:
+    """The beginning of every turn, as far back as there is room, after the beginning of the system prompt."""
+    if not turns:
+        return ""
+    rules = [text[:_OF_A_TURN] for role, text in turns[:2] if role in ("system", "developer")]
+    room = _OF_ALL - sum(map(len, rules))
+    said: list[str] = []
+    for role, text in reversed(turns):
+        if role not in ("user", "assistant") or not text:
+            continue
+        part = text[:_OF_A_TURN]
+        room -= len(part)
+        if room < 0:
+            break
+        said.append(part)
+    return "\n".join([*rules, *reversed(said)])
+
+
+def _text(content: Any) -> str:
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        return ""
+    texts = [part.get("text") for part in content if isinstance(part, Mapping)]
+    return "\n".join(text for text in texts if isinstance(text, str))
+
+
+def _tools(given: Any) -> str:
+    if isinstance(given, str):
+        return given[:_OF_TOOLS]
+    if not isinstance(given, Sequence):
+        return ""
+    lines: list[str] = []
+    room = _OF_TOOLS
+    for each in given:
+        body = each.get("function", each) if isinstance(each, Mapping) else None
+        if not isinstance(body, Mapping) or room <= 0:
+            continue
+        line = f"{body.get('name') or ''}: {body.get('description') or ''}"[:room]
+        room -= len(line)
+        lines.append(line)
+    return "\n".join(lines)
