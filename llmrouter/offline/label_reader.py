@@ -19,8 +19,8 @@ from llmrouter.offline.label_report import LabelReport, RoleCount, SourceReport
 from llmrouter.offline.labels import LabelSet, RoleLabels
 from llmrouter.offline.question import question_group
 from llmrouter.offline.roles import MAIN_ROLES, Roles
-from llmrouter.quality.labels import Faulty, Label, LabelRow, read_row
-from llmrouter.routing.ask import Ask
+from llmrouter.quality.labels import ALIASES, Faulty, Label, LabelRow, read_row
+from llmrouter.routing.ask import Ask, ask_of
 
 __all__ = ["Progress", "read_labels"]
 
@@ -83,7 +83,7 @@ class _Row:
         self.group = self.group or row.item.group
         split = extra.get("split")
         self.split = self.split or (split if isinstance(split, str) else None)
-        self.ask = self.ask or _ask(row)
+        self.ask = self.ask or _ask(row, extra)
 
 
 @dataclass(slots=True)
@@ -95,15 +95,18 @@ class _Reading:
     faults: list[str] = field(default_factory=list)
     models: dict[str, set[str]] = field(default_factory=dict)
     """Source → every model that it has scores of."""
+    wanted: dict[str, frozenset[str]] = field(default_factory=dict)
+    """Source → models that play a role."""
 
     def take(self, file: Path, progress: Progress | None) -> None:
         objects = faulty = 0
+        name = source_name(file)
         for at, given in objects_in(file):
             objects += 1
             try:
                 if isinstance(given, Faulty):
                     raise given
-                self._add(read_row(given), source_name(file))
+                self._add(read_row(self._trimmed(given, name)), name)
             except Faulty as fault:
                 faulty += 1
                 self._note(f"{file}: {at}{_named(given)}: {fault}")
@@ -122,6 +125,29 @@ class _Reading:
         self.left_out["faulty"] += 1
         if len(self.faults) < _FAULTS_SHOWN:
             self.faults.append(fault)
+
+    def _trimmed(self, given: Any, default_source: str) -> Any:
+        """The object without models that play no role, which may be most; as it is where it has no other."""
+        scores = given.get("scores") if isinstance(given, Mapping) else None
+        if not isinstance(scores, Mapping):
+            return given
+        source = given.get("source") or default_source
+        if not isinstance(source, str) or not self.roles.knows(source):
+            return given
+        self.models.setdefault(source, set()).update(map(str, scores))
+        wanted = self._wanted(source)
+        if wanted.isdisjoint(scores):
+            return given
+        return {
+            name: {model: each[model] for model in each if model in wanted} if _is_by_model(name, each) else each
+            for name, each in given.items()
+        }
+
+    def _wanted(self, source: str) -> frozenset[str]:
+        found = self.wanted.get(source)
+        if found is None:
+            found = self.wanted[source] = frozenset(self.roles.of(source).values())
+        return found
 
     def _add(self, row: LabelRow, default_source: str) -> None:
         source = row.item.source or default_source
@@ -153,6 +179,7 @@ class _Reading:
             elif row.ask is None:
                 self.left_out["no prompt"] += 1
             else:
+                row.group = _group(row)
                 rows.append(row)
         return rows
 
@@ -180,6 +207,13 @@ class _Reading:
         )
 
 
+_BY_MODEL = frozenset({"scores", "answers", "input_tokens", "output_tokens", "cost_usd", "out_chars"})
+
+
+def _is_by_model(name: str, given: Any) -> bool:
+    return ALIASES.get(name, name) in _BY_MODEL and isinstance(given, Mapping)
+
+
 def _named(given: Any) -> str:
     if not isinstance(given, Mapping):
         return ""
@@ -202,17 +236,11 @@ def _extra(row: LabelRow) -> Mapping[str, Any]:
     return extra
 
 
-def _ask(row: LabelRow) -> Ask | None:
+def _ask(row: LabelRow, extra: Mapping[str, Any]) -> Ask | None:
     content = orjson.loads(row.item.content) if row.item.content else {}
-    text = content.get("prompt") or _last_user_text(content.get("messages") or [])
-    return Ask(text=text) if text else None
-
-
-def _last_user_text(messages: Sequence[Mapping[str, Any]]) -> str:
-    for message in reversed(messages):
-        if message.get("role") == "user" and isinstance(message.get("content"), str):
-            return str(message["content"])
-    return ""
+    given = content.get("prompt") or content.get("messages")
+    ask = ask_of(given, extra.get("tools") or ()) if given else None
+    return ask if ask is not None and ask.text else None
 
 
 def _of_source(rows: Sequence[_Row], roles: Mapping[str, str]) -> SourceReport:
@@ -222,12 +250,15 @@ def _of_source(rows: Sequence[_Row], roles: Mapping[str, str]) -> SourceReport:
         mean = sum(label.score for label in labels) / len(labels) if labels else None
         answers = sum(_answer(label) is not None for label in labels)
         counts[role] = RoleCount(model, len(labels), mean, answers)
-    return SourceReport(len(rows), len({_group(row) for row in rows}), counts)
+    return SourceReport(len(rows), len({row.group for row in rows}), counts)
 
 
 def _group(row: _Row) -> str:
+    if row.group is not None:
+        return row.group
     assert row.ask is not None
-    return row.group if row.group is not None else question_group(row.ask.text)
+    # A later turn such as "go on" is another question in every conversation.
+    return question_group(row.ask.text if row.ask.turns <= 1 else f"{row.ask.text}\n{row.ask.history}")
 
 
 def _as_set(rows: Sequence[_Row], models: Mapping[str, Mapping[str, str]]) -> LabelSet:
@@ -235,7 +266,7 @@ def _as_set(rows: Sequence[_Row], models: Mapping[str, Mapping[str, str]]) -> La
     return LabelSet(
         ids=tuple(row.item_id for row in rows),
         sources=tuple(row.source for row in rows),
-        groups=tuple(_group(row) for row in rows),
+        groups=tuple(str(row.group) for row in rows),
         splits=tuple(row.split for row in rows),
         asks=tuple(row.ask for row in rows if row.ask is not None),
         inclusion=np.array([_inclusion(row) for row in rows]),

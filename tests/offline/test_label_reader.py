@@ -143,6 +143,33 @@ def test_few_faulty_objects_of_many_are_left_out_and_told(tmp_path):
     assert report.faults == (f"{path}: line 8 (id 'q-7'): scores.best: must be a number from 0 to 1, not 2",)
 
 
+def test_messages_and_tools_are_read_as_the_gateway_reads_requests(tmp_path):
+    def talk(first: str) -> list[dict[str, str]]:
+        return [
+            {"role": "user", "content": first},
+            {"role": "assistant", "content": "Sure."},
+            {"role": "user", "content": "Go on."},
+        ]
+
+    tools = [{"type": "function", "function": {"name": "book_flight"}}]
+    rows = [
+        {"id": str(number), "messages": messages, "tools": tools, "scores": {"8b": 0, "best": 1}}
+        for number, messages in enumerate([talk("Tell me of bees."), talk("Count to ten."), talk("Count to ten.")])
+    ]
+    labels, _ = read(write(tmp_path / "x.jsonl", rows), Roles.of_models("8b,best"))
+    assert labels.asks[0].text == "Go on."
+    assert labels.asks[0].turns == 2
+    assert "bees" in labels.asks[0].history
+    assert "book_flight" in labels.asks[0].tools
+    assert labels.groups[0] != labels.groups[1] == labels.groups[2]
+
+
+def test_messages_without_a_user_are_no_prompt(tmp_path):
+    silent = {"id": "s", "messages": [{"role": "system", "content": "Hi"}], "scores": {"8b": 0, "best": 1}}
+    _, report = read(write(tmp_path / "x.jsonl", [row(1), silent]), Roles.of_models("8b,best"))
+    assert report.left_out == {"no prompt": 1}
+
+
 def test_a_model_that_is_nowhere_is_refused_with_the_models_there_are(tmp_path):
     path = write(tmp_path / "x.jsonl", [row(1)])
     with pytest.raises(UsageError, match=r"--models: large: no label is of '70B'; the labels are of 70b, 8b, best"):
