@@ -64,7 +64,8 @@ class CascadePlan:
 
     Args:
         chain: the models of the roles, `small`, `large`, `frontier`, as far as they can take the request; each once.
-        peers: those that may be asked for agreement, `peer1` first.
+        peers: those that may be asked for agreement, `peer1` first; one with the examined model's id is a further
+            sample of it.
         first: the policy's first move.
         at_once: the engine of the examined model gives several choices in one call; else they are asked side by side.
         held: the client streams and its answer is too long to wait for: checks look at a held-back prefix.
@@ -108,6 +109,8 @@ class CascadePlan:
         self._seen: list[_Seen] = []
         self._evidence: list[Evidence] = []
         self._asked_peers = 0
+        self._choices: tuple[str, ...] = ()
+        """Whose place each choice takes, where one call was asked for several."""
         self._self_check: float | None = None
         self._check = ""
 
@@ -156,8 +159,7 @@ class CascadePlan:
         return Bound((*checks, *fallback.calls), fallback.repeats)
 
     def _bounded(self, candidate: Candidate) -> BoundedCall:
-        samples = self._offers.samples if candidate.role == self._first.role else 1
-        return BoundedCall(candidate.model_id, 1, candidate.input_tokens, candidate.output_tokens * max(samples, 1))
+        return BoundedCall(candidate.model_id, 1, candidate.input_tokens, candidate.output_tokens)
 
     def _examine(self, move: Move) -> Generator[Target, Outcome, Failure | None]:
         """Make the calls of a check; returns the failure that left nothing to judge."""
@@ -176,34 +178,32 @@ class CascadePlan:
         return None
 
     def _targets(self, move: Move) -> list[Target]:
-        targets = []
-        if not self._answered(move.role):
-            targets += self._own(move)
-        if move.check == "agreement":
-            wanted = self._peers[self._asked_peers : move.peers]
-            self._asked_peers += len(wanted)
-            ask = peer_request(self._whole)
-            targets += [Target(each.model_id, each.role, "check:agreement", ask=ask, observe=True) for each in wanted]
-        return targets
+        """The calls that a check still needs: the examined model's unless it has answered, and the wanted peers'."""
+        wanted = self._peers[self._asked_peers : move.peers] if move.check == "agreement" else ()
+        self._asked_peers += len(wanted)
+        if self._answered(move.role):
+            return [self._peer(each) for each in wanted]
+        own = self._own(move)
+        samples = [each.role for each in wanted if each.model_id == own.model_id and self._at_once]
+        if samples:
+            self._choices = (move.role, *samples)
+            own = dataclasses.replace(own, ask=sampled_request(self._whole, len(self._choices)))
+        return [own, *(self._peer(each) for each in wanted if each.role not in samples)]
 
-    def _own(self, move: Move) -> list[Target]:
-        """The call of the model whose answer is examined, and those for its further samples."""
+    def _peer(self, peer: Candidate) -> Target:
+        again = peer.model_id == self._model(self._first.role).model_id
+        ask = sampled_request(self._whole, 1) if again else peer_request(self._whole)
+        return Target(peer.model_id, peer.role, "check:agreement", ask=ask, observe=True)
+
+    def _own(self, move: Move) -> Target:
+        """The call of the model whose answer is examined."""
         model_id = self._model(move.role).model_id
         if self._held:
             ask = with_logprobs(self._request)
-            return [Target(model_id, move.role, move.reason, ask=ask, observe=True, hold=self._options.hold)]
-        ask = self._whole
-        if move.samples > 1 and self._at_once:
-            ask = sampled_request(ask, move.samples)
-        if move.check == "logprobs":
-            ask = with_logprobs(ask)
+            return Target(model_id, move.role, move.reason, ask=ask, observe=True, hold=self._options.hold)
+        ask = with_logprobs(self._whole) if move.check == "logprobs" else self._whole
         verifier = self._options.verifier if move.check == "verifier" else None
-        own = Target(model_id, move.role, move.reason, ask=ask, observe=True, verifier=verifier)
-        if self._at_once:
-            return [own]
-        again = sampled_request(self._whole, 1)
-        more = Target(model_id, move.role, "check:agreement", ask=again, observe=True)
-        return [own, *(more for _ in range(move.samples - 1))]
+        return Target(model_id, move.role, move.reason, ask=ask, observe=True, verifier=verifier)
 
     def _ask_itself(self, role: str) -> Generator[Target, Outcome, None]:
         answer = next(each for each in self._seen if each.role == role)
@@ -220,12 +220,14 @@ class CascadePlan:
         if seen is None:
             return
         kind = self._offers.kind
-        for choice, text in enumerate(seen.texts):
+        asked = len(self._choices) if outcome.target.role == self._first.role else 1
+        for choice, text in enumerate(seen.texts[: max(asked, 1)]):
             calls = seen.tool_calls[choice] if choice < len(seen.tool_calls) else ()
             faults = format_faults(self._request, seen, choice) if seen.whole else ()
             usable = canonical(kind, text, calls) if seen.whole and not _UNFIT.intersection(faults) else None
             characters = len(text) + sum(len(name) + len(arguments) for name, arguments in calls)
-            self._seen.append(_Seen(outcome, choice, outcome.target.role, usable, characters, faults))
+            role = self._choices[choice] if outcome.target.role == self._first.role and self._choices else None
+            self._seen.append(_Seen(outcome, choice, role or outcome.target.role, usable, characters, faults))
 
     def _judge(self, move: Move) -> Evidence:
         first = next(each for each in self._seen if each.role == move.role)

@@ -38,7 +38,7 @@ class Evidence:
     """Group of each answer of this stage and all before it: equal numbers agree, -1 is no usable answer. Numbers are
     given in order of appearance, so earlier evidence's votes are a prefix of later evidence's."""
     voters: tuple[str, ...]
-    """Role that gave each vote: `small`, `peer1`, …, `large`; a role that was sampled stands there several times."""
+    """Role that gave each vote: `small`, `peer1`, …, `large`. A further sample of the small model has a peer's role."""
     characters: tuple[int, ...]
     """Length of each answer as it was written."""
     signals: TokenSignals | None = None
@@ -60,9 +60,7 @@ class Offers:
     checks: frozenset[Check]
     """Checks that may be run on the small model's answer."""
     peers: int = 0
-    """Further cheap models that can be asked for agreement."""
-    samples: int = 1
-    """Answers of the small model that may be asked for at once, its first one included."""
+    """Further cheap answers that can be had for agreement: other models', or more samples of the small one's."""
     kind: AnswerKind = "text"
 
 
@@ -78,8 +76,6 @@ class Move:
     peers: int = 0
     """Agreement: how many peers shall have answered after this move, `peer1` first; those that have are not asked
     again, and neither is `role` once it has answered."""
-    samples: int = 1
-    """Agreement: how many answers of `role` are asked for at once."""
     choice: int = 0
     """Position in the evidence's `votes`."""
     score: float | None = None

@@ -59,7 +59,6 @@ class Consideration:
     checks: tuple[str, ...]
     """Those that could be run here."""
     peers: int
-    samples: int
     sees: Literal["whole answers", "the beginning of a stream"]
     action: Literal["route", "check", "accept"]
     check: str

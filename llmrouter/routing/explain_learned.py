@@ -45,7 +45,6 @@ def _considered(strategy: LearnedStrategy, given: PlanInput) -> Consideration:
         kind=offers.kind,
         checks=tuple(sorted(offers.checks)),
         peers=offers.peers,
-        samples=offers.samples,
         sees="the beginning of a stream" if considered.held else "whole answers",
         action=move.action,
         check=move.check if move.action == "check" else "none",

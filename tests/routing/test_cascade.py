@@ -48,7 +48,7 @@ def request(**changes) -> ChatRequest:
 def cascade(*moves: Move, asked: ChatRequest | None = None, held=False, **changes) -> tuple[CascadePlan, Script]:
     script = Script(*moves)
     prediction = Prediction({"small": 0.6, "large": 0.8, "frontier": 0.9})
-    offers = Offers(frozenset({"small", "large", "frontier"}), frozenset({"agreement", "self_check"}), 3, 1, "number")
+    offers = Offers(frozenset({"small", "large", "frontier"}), frozenset({"agreement", "self_check"}), 3, "number")
     plan = CascadePlan(
         Decision("cascade", "policy", route="cascade"),
         script,
@@ -56,7 +56,7 @@ def cascade(*moves: Move, asked: ChatRequest | None = None, held=False, **change
         offers,
         request=asked or request(),
         chain=ALL,
-        peers=PEERS,
+        peers=changes.pop("peers", PEERS),
         first=script.first(prediction, offers),
         options=CascadeOptions(Hold(24, 0.4)),
         deadline_s=60.0,
@@ -241,26 +241,40 @@ def test_self_check_asks_the_small_model_about_its_own_answer():
     assert accepted.outcome.seen.texts == ("It is 42.",)
 
 
-def test_samples_of_the_small_model_are_votes_and_any_of_them_may_be_accepted():
-    plan, script = cascade(check(0, samples=3), Move("accept", "small", choice=2))
+SAMPLES = (candidate("peer1", "m8"), candidate("peer2", "m8"))
+
+
+def test_further_samples_of_the_small_model_take_the_places_of_peers_in_one_call():
+    plan, script = cascade(check(3), Move("accept", "small", choice=2), peers=(*SAMPLES, PEERS[2]))
     steps = plan.steps()
     lead = next(steps)
     assert lead.ask is not None
     assert lead.ask.n == lead.ask.fields["n"] == 3
-    accepted = end(steps, said(lead, "41", "42", "42"))
+    assert [each.model_id for each in lead.beside] == ["p3"]
+    accepted = end(steps, said(lead, "41", "42", "42", beside=[said(lead.beside[0], "42")]))
     assert accepted is not None
     assert accepted.choice == 2
-    assert script.shown[-1].votes == (0, 1, 1)
+    assert script.shown[-1].votes == (0, 1, 1, 1)
+    assert script.shown[-1].voters == ("small", "peer1", "peer2", "peer3")
 
 
 def test_samples_are_asked_side_by_side_where_the_engine_gives_one_choice_a_call():
-    plan, script = cascade(check(1, samples=3), Move("accept", "small"), at_once=False)
+    plan, script = cascade(check(2), Move("accept", "small"), peers=SAMPLES, at_once=False)
     steps = plan.steps()
     lead = next(steps)
-    assert [each.model_id for each in lead.beside] == ["m8", "m8", "p1"]
+    assert [each.model_id for each in lead.beside] == ["m8", "m8"]
+    assert lead.ask is not None
+    assert "n" not in lead.ask.fields
     end(steps, said(lead, "41", beside=[said(each, "42") for each in lead.beside]))
-    assert script.shown[-1].voters == ("small", "small", "small", "peer1")
-    assert script.shown[-1].votes == (0, 1, 1, 1)
+    assert script.shown[-1].voters == ("small", "peer1", "peer2")
+    assert script.shown[-1].votes == (0, 1, 1)
+
+
+def test_an_engine_that_gives_more_choices_than_asked_has_one_vote():
+    plan, script = cascade(check(0), Move("accept", "small"))
+    steps = plan.steps()
+    end(steps, said(next(steps), "41", "42"))
+    assert script.shown[-1].votes == (0,)
 
 
 def test_a_stream_is_held_back_and_committed_when_its_beginning_is_good():

@@ -1,0 +1,34 @@
+"""The policy of an artefact: routes and agreement as they were learned, and checks of single answers where it has
+tables for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from llmrouter.errors import ArtefactError
+from llmrouter.routing.artifact import Artefact
+from llmrouter.routing.checked import CheckedPolicy, CheckTable
+from llmrouter.routing.evidence import Policy
+from llmrouter.routing.learned_policy import LearnedPolicy
+
+__all__ = ["policy_of"]
+
+
+def policy_of(artefact: Artefact, point: int | None = None) -> Policy:
+    """The policy at an operating point; None takes the one that training chose.
+
+    Raises:
+        ArtefactError: the artefact has no such point, or its tables cannot be used.
+    """
+    parameters: Mapping[str, Any] = artefact.manifest["policy_parameters"]
+    try:
+        learned = LearnedPolicy.of(artefact, point)
+        tables = [CheckTable.of(table) for table in artefact.manifest.get("checks") or ()]
+        tradeoff = float(parameters["points"][learned.point]["tradeoff"])
+        costs = {role: float(cost) for role, cost in parameters["costs"].items()}
+    except (IndexError, KeyError, TypeError, ValueError) as error:
+        raise ArtefactError(f"its policy cannot be used: {error}; train the artefact again") from error
+    if not tables or learned.point == 0:
+        return learned
+    return CheckedPolicy(learned, {table.check: table for table in tables}, costs=costs, tradeoff=tradeoff)
