@@ -237,6 +237,60 @@ async def test_g039_leaving_ends_a_checking_call(tmp_path, stream):
     assert [attempt.outcome for attempt in entry.attempts] == ["ok", "client_cancelled"]
 
 
+async def test_g039_leaving_while_a_peer_waits_for_a_slot_calls_nobody(tmp_path):
+    gate = Signal()
+
+    def script(request: ChatRequest) -> Steps:
+        outcome = yield small(beside=(large(),))
+        return Accepted(outcome)
+
+    async with (
+        FakeBackend(Answer("first"), Answer("mine")) as engine,
+        FakeBackend(Held(gate, Answer("theirs"), after="request")) as other,
+        running(two(engine, other, pools=ALONE), tmp_path) as gateway,
+        Wire(gateway) as holder,
+        Wire(gateway) as leaving,
+    ):
+        follow_script(gateway, script)
+        await holder.ask()
+        await other.call(1)
+        await leaving.ask()
+        await until(lambda: gateway.assembly.pools["l"].status().queued == 1 and len(engine.calls) == 2)
+        leaving.leave()
+        (entry,) = await gateway.settled(1)
+        assert gateway.assembly.pools["l"].status().queued == 0
+        gate.set()
+        await holder.answer()
+        await until(lambda: idle(gateway))
+        assert len(other.calls) == 1
+    assert entry.status == 499
+    assert entry.attempts[1].outcome == "client_cancelled"
+    assert entry.attempts[1].usage.input_tokens == 0
+
+
+async def test_g047_a_cascade_is_one_entry_however_often_it_is_recorded(tmp_path):
+    """Its calls are rows of that entry, so a repeat adds nothing to any sum."""
+
+    def script(request: ChatRequest) -> Steps:
+        yield small(observe=True)
+        outcome = yield large()
+        return Accepted(outcome)
+
+    async with (
+        FakeBackend(Answer("a", usage=usage(5, 1))) as engine,
+        FakeBackend(Answer("b", usage=usage(7, 2))) as other,
+        running(two(engine, other), tmp_path) as gateway,
+    ):
+        follow_script(gateway, script)
+        await gateway.chat()
+        (entry,) = gateway.books()
+        await gateway.assembly._books.ledger.record(entry)
+        assert gateway.books() == [entry]
+    assert [attempt.usage.input_tokens for attempt in entry.attempts] == [5, 7]
+    assert (entry.usage.input_tokens, entry.usage.output_tokens) == (12, 3)
+    assert entry.cost_usd == sum(attempt.cost_usd for attempt in entry.attempts)
+
+
 async def test_peers_share_the_requests_deadline(tmp_path):
     outcomes: list[Outcome] = []
 

@@ -214,6 +214,26 @@ async def test_the_deadline_of_a_hold_waits_for_the_first_output(tmp_path):
     assert seen(outcomes[0]).texts[0].startswith("w0")
 
 
+async def test_a_hold_ends_when_the_clients_patience_does(tmp_path):
+    """By then a stream must have begun, so what has come is judged."""
+    gate = Signal()
+    async with (
+        FakeBackend(Held(gate, Answer(WORDS), after=4)) as small,
+        FakeBackend() as large,
+        running(two(small, large), tmp_path) as gateway,
+        Wire(gateway) as client,
+    ):
+        follow_script(gateway, judging(LONG_HOLD))
+        await client.ask(stream=True, headers={"x-stainless-read-timeout": "0.3"})
+        await client.until(b"w0")
+        gate.set()
+        await client.until(b"[DONE]")
+        (entry,) = await gateway.settled(1)
+    assert entry.status == 200
+    assert entry.ttft_s is not None
+    assert 0.3 <= entry.ttft_s < 3
+
+
 async def test_an_answer_that_ends_in_the_hold_is_judged_whole(tmp_path):
     outcomes: list[Outcome] = []
     async with (
@@ -233,6 +253,7 @@ async def test_an_answer_that_ends_in_the_hold_is_judged_whole(tmp_path):
 BROKEN: dict[str, tuple[Step, str]] = {
     "an error event": (ErrorInside({"message": "out of memory", "code": 500}, Answer(WORDS), after=4), "server_error"),
     "a reset": (Reset(Answer(WORDS), after=4), "reset"),
+    "silence": (Hang(Answer(WORDS), after=4), "timeout"),
     "a cut": (Truncate(Answer(WORDS), after=4), "reset"),
     "an early end": (
         RawSse((event({"choices": [{"index": 0, "delta": {"content": "w0"}}]}), b"data: [DONE]\n\n")),
@@ -247,7 +268,7 @@ async def test_a_stream_that_breaks_while_it_is_held_back_is_a_failure_for_the_p
     async with (
         FakeBackend(step) as small,
         FakeBackend(BEST) as large,
-        running(two(small, large, pools=ALONE), tmp_path) as gateway,
+        running(two(small, large, pools=f"{ALONE}timeouts.between_chunks_s = 0.2\n"), tmp_path) as gateway,
     ):
         follow_script(gateway, judging(LONG_HOLD, outcomes=outcomes))
         reply = await gateway.chat(stream=True)
