@@ -2,6 +2,7 @@
 
 RouterError
 ├── UsageError                2     wrong command line, wrong or contradictory configuration
+│   ├── ArtefactError         2     a learned artefact that cannot be used
 │   └── ConfigError           2
 ├── RequestError              400   the client's request is at fault; repeating it does not help
 │   ├── UnsupportedParameter  400
@@ -30,6 +31,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 __all__ = [
+    "ArtefactError",
     "AuthenticationFailed",
     "BudgetSpent",
     "ClientGone",
@@ -99,6 +101,12 @@ class UsageError(RouterError):
     type = "invalid_request_error"
     default_code = "usage_error"
     exit_code = 2
+
+
+class ArtefactError(UsageError):
+    """An artefact cannot be used: incomplete, changed, of another version, or for other models."""
+
+    default_code = "invalid_artefact"
 
 
 class ConfigError(UsageError):
