@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.certificate",
-        description="Count broken promises over repeated calibrations; docs/learned-routing.md has results.",
+        description="Count broken promises over repeated calibrations; docs/certificates.md has results.",
     )
     parser.add_argument("labels", type=Path, nargs="+", metavar="LABELS")
     parser.add_argument("--models", metavar="SMALL,LARGE", help="models as the labels name them")
