@@ -21,12 +21,12 @@ _FIELDS = ("final_answer", "answer", "result", "output", "label", "category", "c
 _THOUGHT_ENDS = ("</think>", "</thinking>", "</reasoning>")
 _TAGS = (("<answer>", "</answer>"), ("[answer]", "[/answer]"), ("<final>", "</final>"), ("<result>", "</result>"))
 
-_MARK = re2.compile(
-    r"(?i)(?:\b(?:final answer|answer|result|solution|output|label|category|respuesta|resposta|risposta|"
-    r"antwort|ergebnis)\b|réponse|lösung|solución|ответ|答案|答え|正解|정답|الجواب|उत्तर)"
-    r"[^\n:\x{ff1a}=.?!;]{0,48}?"
-    r"(?:\bis\b|\bare\b|\bwould be\b|\bist\b|\blautet\b|\best\b|\bes\b|:|\x{ff1a}|=|é\b|è\b|[是为為は은는])"
-)
+_NEAR_END, _NEAR_START = 400, 200
+"""Bytes. A mark in the midst of a longer answer belongs to a step on the way."""
+_STRONG = r"\b(?:answer|respuesta|resposta|risposta|antwort)\b|réponse|ответ|答案|答え|正解|정답|الجواب|उत्तर"
+_WEAK = r"\b(?:result|solution|output|label|category|ergebnis)\b|lösung|solución"
+_VERB = r"\b(?:is|are|would be|ist|lautet|est|es)\b|:|\x{ff1a}|=|é\b|è\b|[是为為は은는]"
+_MARK = re2.compile(rf"(?i)(?:{_STRONG}|({_WEAK}))[^\n:\x{{ff1a}}=.?!;]{{0,48}}?(?:{_VERB})")
 _HASHES = re2.compile(r"(?m)^[ \t]*####[ \t]*(\S.*)$")
 _MARKDOWN = " \t\r\n*_`\"'"
 
@@ -124,12 +124,18 @@ def _hashes(text: str) -> FinalAnswer | None:
 
 
 def sentence(text: str) -> FinalAnswer | None:
-    """What stands behind the last "the answer is", in several languages; the next line where its own is empty."""
-    tail = text[-_TAIL:]
-    ends = [found.end() for found in _MARK.finditer(tail)]
-    if not ends:
-        return None
-    for line in tail[ends[-1] :].lstrip(_MARKDOWN + ":\uff1a").splitlines()[:3]:
-        if line.strip(_MARKDOWN):
-            return line.strip()[:_LONGEST]
+    """What stands behind "the answer is", in several languages; the next line where its own is empty.
+
+    Of several the last one, if it is near the end or opens the answer; "the result is" and the like only near the end.
+    """
+    skipped = max(len(text) - _TAIL, 0)
+    # As bytes: with text, each match would be counted through from the beginning again.
+    tail = text[-_TAIL:].encode("utf-8", "replace")
+    marks = [(found.end(), found.group(1) is not None) for found in _MARK.finditer(tail)]
+    for end, weak in reversed(marks):
+        if len(tail) - end > _NEAR_END and (weak or skipped + end > _NEAR_START):
+            continue
+        for line in tail[end:].decode("utf-8", "replace").lstrip(_MARKDOWN + ":\uff1a").splitlines()[:3]:
+            if line.strip(_MARKDOWN):
+                return line.strip()[:_LONGEST]
     return None

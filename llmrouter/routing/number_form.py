@@ -13,6 +13,8 @@ __all__ = ["expression", "first_number", "formula", "last_number", "number", "un
 _MOST_DIGITS = 300
 _PLAIN = 20
 _LONGEST_EXPRESSION = 200
+_WINDOWS = (160, 1500)
+"""Characters from the end in which the last number is looked for, the nearest ones first."""
 _PLACES, _LEAST_PLACES = 6, 4
 """Significant digits of a number that is not whole, but at least so many decimals: 1/3 and 0.333333 are the same."""
 
@@ -79,22 +81,27 @@ def number(text: str) -> str | None:
 
 
 def last_number(text: str) -> str | None:
-    """The last number in a text; None where there is none.
+    """The last number in a text, or in its last 1,500 characters; None where there is none."""
+    for window in _WINDOWS:
+        tail = text[-window:]
+        if len(text) > window:
+            tail = tail[tail.find(" ") + 1 :]  # what is cut in two may be a number
+        found = _last_number(_clean(tail))
+        if found is not None:
+            return _form(found)
+    return None
 
-    Of an equation, that is the number behind the last equals sign.
-    """
-    cleaned = _clean(text[-1500:])
+
+def _last_number(text: str) -> Fraction | None:
     found: Fraction | None = None
     at = 0
-    while True:
-        start = _next_start(cleaned, at)
-        if start is None:
-            return None if found is None else _form(found)
-        read = _read(cleaned, start)
+    while (start := _next_start(text, at)) is not None:
+        read = _read(text, start)
         if read is None:
-            at = _after_digits(cleaned, start)
-            continue
-        found, at = read
+            at = _after_digits(text, start)
+        else:
+            found, at = read
+    return found
 
 
 def first_number(text: str) -> str | None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Callable
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["embed", "fold", "like"]
+__all__ = ["embed", "fold", "like", "like_by"]
 
 Floats: TypeAlias = NDArray[np.float64]
 
@@ -18,7 +19,7 @@ LIKENESS = 0.8
 _FEW_WORDS = 24
 """Of a text up to so many words each one may matter: there the words must be the same, save the small ones."""
 
-_LONGEST = 20_000
+_LONGEST = 12_000
 _EMBEDDED = 4_000
 """Bytes of a text that are embedded: its beginning and its end."""
 _DIMENSIONS = 2048
@@ -44,7 +45,7 @@ _SMALL = frozenset(
 
 
 def fold(text: str) -> str:
-    """Words and numbers only, without capitals; what is past some 20,000 characters is left out."""
+    """Words and numbers only, without capitals; what is past some 12,000 characters is left out."""
     folded = unicodedata.normalize("NFKC", text[:_LONGEST]).casefold()
     folded = unicodedata.normalize("NFKC", folded).replace("n't", " not").replace("n\u2019t", " not")
     return " ".join(_WORDS.findall(folded))
@@ -82,6 +83,26 @@ def like(one: str, other: str, least: float = LIKENESS) -> bool:
     if min(len(words), len(others)) <= _FEW_WORDS:
         return set(words) - _SMALL == set(others) - _SMALL
     return float(embed(one) @ embed(other)) >= least
+
+
+def like_by(embed: Callable[[str], Floats], least: float) -> Callable[[str, str], bool]:
+    """A likeness for `agreement.vote` that goes by another embedding, e.g. a sentence encoder's; the guards stay.
+
+    Args:
+        embed: a vector of any length for a folded text; called twice for each comparison.
+        least: cosine from which two texts say the same.
+    """
+
+    def alike(one: str, other: str) -> bool:
+        if one == other:
+            return True
+        if _guards(one) != _guards(other):
+            return False
+        first, second = embed(one), embed(other)
+        lengths = float(np.sqrt((first @ first) * (second @ second)))
+        return lengths > 0 and float(first @ second) / lengths >= least
+
+    return alike
 
 
 def _guards(folded: str) -> tuple[frozenset[str], bool]:

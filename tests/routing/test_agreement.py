@@ -2,13 +2,14 @@
 
 from typing import get_args
 
+import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llmrouter.routing.agreement import agreement, majority, vote
 from llmrouter.routing.evidence import AnswerKind
 from llmrouter.routing.normalise import canonical
-from llmrouter.routing.text_form import embed, like
+from llmrouter.routing.text_form import embed, like, like_by
 
 FORMS = st.lists(st.one_of(st.none(), st.sampled_from(["1", "2", "3", "x y z"])), max_size=9)
 EXACT = st.sampled_from([kind for kind in get_args(AnswerKind) if kind != "text"])
@@ -73,6 +74,18 @@ def test_a_text_is_like_itself_and_its_vector_has_length_one(text):
 
 def test_a_likeness_of_ones_own_is_used():
     assert vote(["a", "b", "c"], "text", similar=lambda one, other: {one, other} == {"a", "c"}) == (0, 1, 0)
+
+
+def test_another_embedding_may_say_what_is_alike():
+    moods = {
+        "glad": (2.0, 0.1),
+        "happy": (1.0, 0.0),
+        "sad": (-1.0, 0.0),
+        "no mood": (0.0, 0.0),
+        "not happy": (1.0, 0.0),
+    }
+    similar = like_by(lambda text: np.array(moods[text]), 0.9)
+    assert vote(list(moods), "text", similar=similar) == (0, 0, 1, 2, 3)
 
 
 def test_the_majority_is_the_largest_group_the_earliest_of_equals():

@@ -76,6 +76,13 @@ def test_a_fraction_is_its_decimal(top: int, bottom: int):
         ('{"reasoning": "3 + 9", "answer": "12 eggs"}', "12"),
         ("First 6 * 7 = 42.\nSo there are 42 apples, 3 rotten ones included in 42.", "42"),
         ("<think>maybe 7</think>The answer is 8.", "8"),
+        ("Solution: Let x be 5 apples.\n" + "We go on and count them one by one. " * 20 + "\nThat makes 12.", "12"),
+        ("The answer is 7. " + "This is so because of 3 reasons. " * 30, "7"),
+        (
+            "We count.\n" * 30 + "The answer to the first part is 5. " + "And so on. " * 60 + "In total there are 9.",
+            "9",
+        ),
+        ("The result is 8.", "8"),
         ("Therefore, the total is $\\$1{,}200$.", "1200"),
         ("\\boxed{\\dfrac34}", "0.75"),
         ("\\boxed{x=3}", "3"),
