@@ -4,7 +4,8 @@ The policies stand in one sequence from the reference itself to the cheapest. Le
 arXiv 2110.01052) with a fixed sequence tests them in that order, each at the full `delta`, and stops at the first that
 is not shown to lose less than `eps`. The sequence, the policies and their thresholds must have been chosen without the
 rows given here. The probability that the chosen policy really loses `eps` or more is then at most `delta`, over draws
-of the rows: the first such policy of the sequence would have to pass its test.
+of the rows: the first such policy of the sequence would have to pass its test. Rows must be independent draws; of
+rows that are rewordings of one question, `weights.one_per_group` keeps one.
 
 Weights of rows (a mix of sources, inverse probabilities of having been labelled) keep that guarantee for the weighted
 mean, in one of two ways. Where losses are -1, 0 and 1 and enough rows remain, each row is kept with a probability

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from llmrouter.errors import UsageError
 from llmrouter.offline.labels import Floats
 
-__all__ = ["parse_weights", "row_weights"]
+__all__ = ["one_per_group", "parse_weights", "row_weights"]
 
 
 def parse_weights(text: str) -> dict[str, float]:
@@ -59,3 +60,25 @@ def row_weights(sources: Sequence[str], inclusion: Floats, mix: Mapping[str, flo
     if not counting:
         raise UsageError("no label is left that counts")
     return np.asarray(each * (counting / each.sum()), dtype=np.float64)
+
+
+def one_per_group(groups: Sequence[str], weights: Floats, seed: int = 0) -> tuple[NDArray[np.intp], Floats]:
+    """Independent rows for a certificate: one of each group, drawn by weight, with the weight of its whole group.
+
+    The weighted mean of any loss over these rows estimates that over all rows, without counting rewordings of one
+    question as so many questions.
+
+    Returns:
+        Positions of the rows, rising, and their weights. Groups that count nothing are left out.
+    """
+    rng = np.random.default_rng(seed)
+    number: dict[str, int] = {}
+    of = np.array([number.setdefault(group, len(number)) for group in groups], dtype=np.intp)
+    totals = np.bincount(of, weights, minlength=len(number))
+    # The largest of Gumbel noise plus log weight is a draw by weight.
+    with np.errstate(divide="ignore"):
+        keys = np.log(weights) + rng.gumbel(size=len(of))
+    order = np.lexsort((-keys, of))
+    first = order[np.append([True], of[order][1:] != of[order][:-1])] if len(of) else order
+    rows = np.sort(first[totals[of[first]] > 0])
+    return rows, np.asarray(totals[of[rows]], dtype=np.float64)
