@@ -11,10 +11,11 @@ import pytest
 
 from llmrouter.routing.answer_kind import kind_of_answers
 from llmrouter.routing.ask import Ask
+from llmrouter.routing.evidence import AnswerKind
 from llmrouter.routing.normalise import canonical
 
 LABELS = Path(__file__).parents[2] / "examples" / "labels" / "train.jsonl.gz"
-KINDS = {"zeroeval_gsm8k": "number", "zeroeval_crux": "code", "mmlu_pro": "choice"}
+KINDS: dict[str, AnswerKind] = {"zeroeval_gsm8k": "number", "zeroeval_crux": "code", "mmlu_pro": "choice"}
 
 
 @pytest.fixture(scope="module")
