@@ -29,6 +29,7 @@ from llmrouter.gateway.pipeline import Pipeline
 from llmrouter.gateway.state import Keys, State
 from llmrouter.gateway.stores import Books, open_books
 from llmrouter.gateway.tiers import Tier, tier_models
+from llmrouter.gateway.verifiers import Verifiers
 from llmrouter.gateway.wire import Labeller
 from llmrouter.ledger.prices import keep_prices
 from llmrouter.pricing.book import PriceBook
@@ -127,6 +128,7 @@ class Assembly:
         self._now = time.monotonic
         self._rng = random.Random()  # noqa: S311 - spreads load, guards nothing
         self._pools: dict[str, Pool] = {}
+        self._verifiers = Verifiers()
         self._backends: list[Backend] = []
         self._closing: set[asyncio.Task[None]] = set()
         self._probers: dict[str, Prober] = {}
@@ -275,6 +277,7 @@ class Assembly:
         rules = compile_rules(routing, config)
         watches = watches_of(config, routing, prepared.learned, watches)
         tiers = self._tiers(config, rules, prepared, watches)
+        verifiers = self._verifiers.of(config)
         backends = {pool_id: self._open_backends(pool_id, config) for pool_id in config.pools}
         routes = {}
         for pool_id, pool_config in config.pools.items():
@@ -313,6 +316,7 @@ class Assembly:
             learned=prepared.learned,
             watches=watches,
             salt_secret=self.pepper,
+            verifiers=verifiers,
         )
 
     def _tiers(

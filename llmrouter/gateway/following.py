@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from llmrouter.gateway import refuse
 from llmrouter.gateway.answer import Answer
@@ -12,6 +13,7 @@ from llmrouter.gateway.attempt import attempt
 from llmrouter.gateway.run import Run, Trial
 from llmrouter.gateway.state import State
 from llmrouter.protocols import Plan
+from llmrouter.routing.verifier import verdict
 from llmrouter.types import Accepted, Failure, Outcome, Target
 
 __all__ = ["PlanBroken", "follow"]
@@ -53,6 +55,8 @@ async def follow(state: State, run: Run, plan: Plan, *, now: Callable[[], float]
 class _Calls:
     """The calls of one plan, and the answers that they brought."""
 
+    __slots__ = ("_answers", "_now", "_run", "_state")
+
     def __init__(self, state: State, run: Run, now: Callable[[], float]) -> None:
         self._state = state
         self._run = run
@@ -80,10 +84,7 @@ class _Calls:
                     trial.failure, trial.ended = Failure.CANCELLED, self._now()
             raise
         lead, *others = (task.result() for task in tasks)
-        together = dataclasses.replace(lead, beside=tuple(others))
-        if id(lead) in self._answers:
-            self._answers[id(together)] = together, self._answers.pop(id(lead))[1]
-        return together
+        return self._instead(lead, beside=tuple(others))
 
     async def _make(self, trial: Trial) -> Outcome:
         state = self._state
@@ -92,7 +93,23 @@ class _Calls:
         outcome, answer = await attempt(self._run, trial, route, cache_salt=salt, now=self._now)
         if answer is not None:
             self._answers[id(outcome)] = outcome, answer
+            if trial.target.verifier is not None and outcome.seen is not None and outcome.seen.whole:
+                score = await self._verdict(trial.target.verifier, outcome.seen.texts[0])
+                outcome = self._instead(outcome, seen=dataclasses.replace(outcome.seen, verdict=score))
         return outcome
+
+    async def _verdict(self, name: str, text: str) -> float | None:
+        """A verifier's score; it has half of the time that is left, so that another model can still be asked."""
+        left_s = max(self._run.deadline - self._now(), 0.0)
+        return await verdict(self._state.verifiers[name], self._run.request, text, timeout_s=left_s / 2)
+
+    def _instead(self, outcome: Outcome, **changes: Any) -> Outcome:
+        """The outcome with more said in it; an answer that it brought belongs to this one then."""
+        changed = dataclasses.replace(outcome, **changes)
+        _, answer = self._answers.pop(id(outcome), (None, None))
+        if answer is not None:
+            self._answers[id(changed)] = changed, answer
+        return changed
 
     def accept(self, last: Outcome, accepted: Accepted | None) -> Answer:
         """The answer that the plan's word gives; all others are ended."""
@@ -107,7 +124,8 @@ class _Calls:
             answer.choose(accepted.choice)
         self._run.accepted = accepted
         self._run.answering = answer.trial
-        self.end()
+        if self._answers:
+            self.end()
         return answer
 
     def go_on(self) -> None:

@@ -16,6 +16,7 @@ from llmrouter.gateway.drift_watch import DriftWatch
 from llmrouter.gateway.tiers import Tier
 from llmrouter.gateway.wire import Labeller
 from llmrouter.pricing.book import PriceBook
+from llmrouter.routing.verifier import Verifier
 from llmrouter.tenancy.keys import KeyRing
 from llmrouter.tenancy.limits import LimitBook
 from llmrouter.types import Principal, RoutingVersion
@@ -55,6 +56,8 @@ class State:
     watches: Mapping[str, DriftWatch]
     """By tier, the drift monitors of those that are watched."""
     salt_secret: bytes = field(repr=False)
+    verifiers: Mapping[str, Verifier] = field(default_factory=dict)
+    """Those that the tiers name."""
     created: int = field(default_factory=lambda: int(time.time()))
     _salts: dict[tuple[str, frozenset[str]], str] = field(default_factory=dict, repr=False)
 

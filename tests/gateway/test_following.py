@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 from decimal import Decimal
 from typing import Any
@@ -289,6 +290,82 @@ async def test_g047_a_cascade_is_one_entry_however_often_it_is_recorded(tmp_path
     assert [attempt.usage.input_tokens for attempt in entry.attempts] == [5, 7]
     assert (entry.usage.input_tokens, entry.usage.output_tokens) == (12, 3)
     assert entry.cost_usd == sum(attempt.cost_usd for attempt in entry.attempts)
+
+
+class Judge:
+    """Scores by the length of the answer; holds a request up where it is told to."""
+
+    def __init__(self, gate: Signal | None = None) -> None:
+        self.gate = gate
+        self.asked: list[tuple[str, str]] = []
+
+    async def score(self, request: ChatRequest, answer_text: str) -> float | None:
+        self.asked.append((request.last_user_text, answer_text))
+        if self.gate is not None:
+            await self.gate.wait(timeout_s=None)
+        return len(answer_text) / 10
+
+
+def judged(request: ChatRequest) -> Steps:
+    """The better model answers where the verifier does not like the first answer."""
+    first = yield small(ask=asking(request), observe=True, verifier="judge")
+    verdict = seen(first).verdict
+    if verdict is not None and verdict > 0.5:
+        return Accepted(first, check=f"verifier {verdict:.2f}")
+    better = yield large(ask=asking(request))
+    return Accepted(better, check=f"verifier {verdict}")
+
+
+def with_judge(gateway: Running, judge: Judge) -> None:
+    pipeline = gateway.assembly._pipeline
+    pipeline.state = dataclasses.replace(pipeline.state, verifiers={"judge": judge})
+    follow_script(gateway, judged)
+
+
+async def test_a_verifiers_score_is_seen_by_the_plan(tmp_path):
+    judge = Judge()
+    async with (
+        FakeBackend(Answer("too"), Answer("long one")) as engine,
+        FakeBackend(Answer("better")) as other,
+        running(two(engine, other), tmp_path) as gateway,
+    ):
+        with_judge(gateway, judge)
+        replies = [await gateway.chat("2 + 2?") for _ in range(2)]
+    assert [reply.json()["choices"][0]["message"]["content"] for reply in replies] == ["better", "long one"]
+    assert [reply.headers["x-llmrouter-check"] for reply in replies] == ["verifier 0.3", "verifier 0.80"]
+    assert judge.asked == [("2 + 2?", "too"), ("2 + 2?", "long one")]
+
+
+async def test_a_verifier_that_takes_too_long_leaves_time_for_another_model(tmp_path):
+    async with (
+        FakeBackend(Answer("long enough")) as engine,
+        FakeBackend(Answer("better")) as other,
+        running(two(engine, other), tmp_path) as gateway,
+    ):
+        with_judge(gateway, Judge(Signal()))
+        reply = await gateway.chat(headers={"x-stainless-read-timeout": "1"})
+        (entry,) = gateway.books()
+    assert reply.json()["choices"][0]["message"]["content"] == "better"
+    assert reply.headers["x-llmrouter-check"] == "verifier None"
+    assert 0.4 < entry.total_s < 1
+
+
+async def test_g039_leaving_ends_the_wait_for_a_verifier(tmp_path):
+    judge = Judge(Signal())
+    async with (
+        FakeBackend(Answer("long enough")) as engine,
+        FakeBackend() as other,
+        running(two(engine, other, pools=ALONE), tmp_path) as gateway,
+    ):
+        with_judge(gateway, judge)
+        async with Wire(gateway) as client:
+            await client.ask()
+            await until(lambda: bool(judge.asked))
+            client.leave()
+            (entry,) = await gateway.settled(1)
+        await until(lambda: idle(gateway))
+        assert other.calls == []
+    assert (entry.status, entry.attempts[0].outcome, entry.model_id) == (499, "ok", None)
 
 
 async def test_peers_share_the_requests_deadline(tmp_path):
