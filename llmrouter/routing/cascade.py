@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 from llmrouter.protocols import Candidate, Steps
 from llmrouter.routing.agreement import vote
+from llmrouter.routing.answer_kind import options_of
 from llmrouter.routing.evidence import Evidence, Move, Offers, Policy, Prediction
 from llmrouter.routing.formats import format_faults
 from llmrouter.routing.normalise import canonical
@@ -104,6 +105,7 @@ class CascadePlan:
         self._deadline_s = deadline_s
         self._at_once = at_once
         self._held = held
+        self._options_asked = options_of(request.last_user_text) if offers.kind == "choice" else None
         self._may_escalate = may_escalate
         self._ended = ended
         self._seen: list[_Seen] = []
@@ -224,7 +226,7 @@ class CascadePlan:
         for choice, text in enumerate(seen.texts[: max(asked, 1)]):
             calls = seen.tool_calls[choice] if choice < len(seen.tool_calls) else ()
             faults = format_faults(self._request, seen, choice) if seen.whole else ()
-            usable = canonical(kind, text, calls) if seen.whole and not _UNFIT.intersection(faults) else None
+            usable = canonical(kind, text, calls, options=self._options_asked) if seen.whole and not _UNFIT.intersection(faults) else None
             characters = len(text) + sum(len(name) + len(arguments) for name, arguments in calls)
             role = self._choices[choice] if outcome.target.role == self._first.role and self._choices else None
             self._seen.append(_Seen(outcome, choice, role or outcome.target.role, usable, characters, faults))

@@ -1,5 +1,6 @@
 """The cascade plan, driven by hand: a policy that plays a script, and outcomes as a gateway would send them."""
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -48,7 +49,12 @@ def request(**changes) -> ChatRequest:
 def cascade(*moves: Move, asked: ChatRequest | None = None, held=False, **changes) -> tuple[CascadePlan, Script]:
     script = Script(*moves)
     prediction = Prediction({"small": 0.6, "large": 0.8, "frontier": 0.9})
-    offers = Offers(frozenset({"small", "large", "frontier"}), frozenset({"agreement", "self_check"}), 3, "number")
+    offers = Offers(
+        frozenset({"small", "large", "frontier"}),
+        frozenset({"agreement", "self_check"}),
+        3,
+        changes.pop("kind", "number"),
+    )
     plan = CascadePlan(
         Decision("cascade", "policy", route="cascade"),
         script,
@@ -117,6 +123,15 @@ def test_the_small_model_and_its_peers_are_asked_at_once_and_their_agreement_is_
     assert accepted == Accepted(outcome, 0, "2 of 3 agree", "agreement 2/3 0.97")
     (evidence,) = script.shown
     assert (evidence.votes, evidence.voters) == ((0, 0, 1), ("small", "peer1", "peer2"))
+
+
+def test_a_quoted_option_agrees_with_its_letter():
+    asked = dataclasses.replace(request(), last_user_text="Which?\nA. a red fox\nB. a blue whale\n")
+    plan, script = cascade(check(1), Move("accept", "small"), asked=asked, kind="choice")
+    steps = plan.steps()
+    lead = next(steps)
+    end(steps, said(lead, "A blue whale", beside=[said(lead.beside[0], "B")]))
+    assert script.shown[-1].votes == (0, 0)
 
 
 def test_a_peers_answer_may_be_the_accepted_one():
