@@ -105,7 +105,7 @@ class JsonAnswer:
     async def deliver(self, run: Run, client: Client) -> Ending:
         trial = self.trial
         completion, usage = self._completion, trial.usage
-        if trial.target.ask is not None:
+        if trial.target.ask is not None and run.request.endpoint != "embeddings":
             completion, usage = for_client(
                 completion, usage, client=run.request, asked=trial.target.ask, choice=self._choice
             )
