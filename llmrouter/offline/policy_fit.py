@@ -76,6 +76,7 @@ def fit_policy(
     costs: Mapping[str, float],
     weights: Mapping[str, float] | None = None,
     max_quality_loss: float = 1.0,
+    novelty: Floats | None = None,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> FittedPolicy:
@@ -88,6 +89,7 @@ def fit_policy(
         policy: `route` never checks, `cascade` checks wherever answers can be compared, `auto` does what pays.
         costs: of one call of each role, in any unit; a peer that is not named costs what the small model does.
         weights: the mix of sources that the policy is made for; None takes the rows as they are.
+        novelty: shape (n,): how unlike the others each row is, made without its own group; None takes none for novel.
         max_quality_loss: points against the reference that the chosen operating point should stay within.
 
     Raises:
@@ -100,6 +102,7 @@ def fit_policy(
     learning = np.maximum(np.sqrt(counted / counted[counted > 0].mean()), _LEAST_WEIGHT)
     folds = _folds(labels.groups, seed)
     points = _points()
+    novel = None if novelty is None else novelty > _NOVELTY_LIMIT
     fitting = _Fitting(rows, learning, unit, points, policy)
     shape = (len(points), len(labels))
     quality, cost, ended = np.zeros(shape), np.zeros(shape), np.zeros(shape, dtype=np.intp)
@@ -110,7 +113,7 @@ def fit_policy(
         apart = folds == fold
         tables, values = fitting.fit(~apart, folds)
         standings = standings_of(rows, tables, apart)
-        walked = walk(rows, standings, values, points, unit, apart, policy)
+        walked = walk(rows, standings, values, points, unit, apart, policy, novel)
         quality[:, apart], cost[:, apart], ended[:, apart] = walked.quality, walked.cost(unit), walked.role
     if progress is not None:
         progress("cross-fitting the policy", len(held), len(held) + 1)

@@ -18,6 +18,7 @@ from typing import Any, Protocol, Self, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from llmrouter.errors import ArtefactError
 from llmrouter.routing.evidence import Evidence, Move, Offers, Prediction
 from llmrouter.routing.policy_features import (
     Slots,
@@ -95,7 +96,7 @@ class LearnedPolicy:
         points = parameters["points"]
         self.point = int(parameters["chosen"]) if point is None else point
         if not 0 <= self.point < len(points):
-            raise IndexError(f"the policy has the operating points 0 to {len(points) - 1}, not {self.point}")
+            raise ArtefactError(f"the policy has the operating points 0 to {len(points) - 1}, not {self.point}")
         chosen = points[self.point]
         self._always_reference = self.point == 0
         self._margin = float(chosen["margin"])
@@ -115,7 +116,8 @@ class LearnedPolicy:
             name: (_table(arrays, f"policy_{name}"), _table(arrays, f"policy_{name}_answer"))
             for name in parameters["stages"]
         }
-        self._values = {name: arrays[f"policy_{name}"][self.point] for name in parameters["values"]}
+        self._tables = {name: arrays[f"policy_{name}"] for name in parameters["values"]}
+        self._values = {name: table[self.point] for name, table in self._tables.items()}
 
     @classmethod
     def of(cls, artefact: Trained, point: int | None = None) -> Self:
@@ -125,9 +127,41 @@ class LearnedPolicy:
             point: instead of the artefact's chosen operating point.
 
         Raises:
-            IndexError: there is no such point.
+            ArtefactError: the policy is of another version, its parts do not fit together, or there is no such point.
         """
-        return cls(artefact.manifest["policy_parameters"], artefact.arrays, point)
+        parameters = artefact.manifest["policy_parameters"]
+        version = parameters.get("version")
+        if version != POLICY_VERSION:
+            raise ArtefactError(
+                f"the artefact's policy has version {version!r}, this llmrouter reads {POLICY_VERSION}; "
+                "train the artefact again"
+            )
+        try:
+            policy = cls(parameters, artefact.arrays, point)
+            policy._check(len(parameters["points"]))
+        except (KeyError, ValueError, TypeError, AttributeError) as error:
+            raise ArtefactError(f"the artefact's policy is not whole: {error}; train the artefact again") from error
+        return policy
+
+    def _check(self, points: int) -> None:
+        """Raises `ValueError` where an array is not of the shape that it is used in."""
+        kinds, prompt = len(self._kinds) + 1, [0.0] * len(self._prompt_roles)
+        if self._reference != self._roles[-1] or self._roles[0] != "small":
+            raise ValueError(f"the roles are {', '.join(self._roles)} and the reference is {self._reference}")
+        _fit("prompt", self._prompt, len(self._roles), kinds, len(prompt))
+        widths = {"first": len(value_basis([0.5] * len(self._roles))) + len(self._kinds)}
+        for peers in range(1, self._peers + 1):
+            for large in (False, True) if len(self._roles) > 2 else (False,):
+                name, slots = stage_name(peers, large=large), Slots(*[(0,) * (peers + 1 + large)] * 3)
+                stage, answer = self._stages[name]
+                heads = 1 if large else len(self._roles) - 1
+                _fit(name, stage, heads, kinds, len(stage_features(slots, prompt)))
+                _fit(f"{name}_answer", answer, 1, kinds, len(supporters(slots, 0, slots.sizes, prompt)))
+                widths[name] = len(value_basis([0.5] * (heads + 1)))
+        for name, table in self._tables.items():
+            wanted = (points, widths[name.partition("_to_")[0]])
+            if table.shape != wanted:
+                raise ValueError(f"policy_{name} has the shape {table.shape}, not {wanted}")
 
     def first(self, prediction: Prediction, offers: Offers) -> Move:
         roles = [role for role in self._roles if role in offers.roles]
@@ -267,6 +301,12 @@ def giver(slots: Slots, group: int, roles: Sequence[str]) -> int:
 
 def _table(arrays: Mapping[str, NDArray[Any]], name: str) -> _Table:
     return _Table(arrays[f"{name}_means"], arrays[name])
+
+
+def _fit(name: str, table: _Table, heads: int, kinds: int, features: int) -> None:
+    wanted = (heads, kinds, features + 1)
+    if table.weights.shape != wanted or table.means.shape != (features,):
+        raise ValueError(f"policy_{name} has the shape {table.weights.shape}, not {wanted}")
 
 
 def _expit(score: float) -> float:
