@@ -226,7 +226,9 @@ class CascadePlan:
         for choice, text in enumerate(seen.texts[: max(asked, 1)]):
             calls = seen.tool_calls[choice] if choice < len(seen.tool_calls) else ()
             faults = format_faults(self._request, seen, choice) if seen.whole else ()
-            usable = canonical(kind, text, calls, options=self._options_asked) if seen.whole and not _UNFIT.intersection(faults) else None
+            usable = None
+            if seen.whole and not _UNFIT.intersection(faults):
+                usable = canonical(kind, text, calls, options=self._options_asked)
             characters = len(text) + sum(len(name) + len(arguments) for name, arguments in calls)
             role = self._choices[choice] if outcome.target.role == self._first.role and self._choices else None
             self._seen.append(_Seen(outcome, choice, role or outcome.target.role, usable, characters, faults))
