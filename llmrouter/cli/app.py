@@ -16,6 +16,7 @@ from llmrouter.cli import (
     config,
     demo,
     doctor,
+    eval_router,
     init,
     keys,
     labels,
@@ -46,6 +47,9 @@ def build_app() -> typer.Typer:
     app.command("doctor", short_help="Check machine, store and replicas.", epilog=doctor.EXAMPLE)(doctor.doctor)
     app.command("limits", short_help="Show limits and their use.", epilog=limits.EXAMPLE)(limits.limits)
     app.command("usage", short_help="Add up requests, tokens and dollars.", epilog=usage.EXAMPLE)(usage.usage)
+    app.command("eval-router", short_help="Measure a trained router on labels.", epilog=eval_router.EXAMPLE)(
+        eval_router.eval_router
+    )
     app.add_typer(_keys())
     app.add_typer(_rules())
     app.add_typer(_samples())

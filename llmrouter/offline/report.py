@@ -14,7 +14,7 @@ from llmrouter.offline.frontier import PolicyPoint
 from llmrouter.offline.svg import Line, Plot, svg
 from llmrouter.types import value
 
-__all__ = ["Table", "as_html", "plots", "tables", "write_report"]
+__all__ = ["Table", "as_html", "check_ending", "plots", "tables", "write_report"]
 
 _SHOWN_LOSSES = (0.0, 0.5, 1.0, 2.0, 5.0)
 """Points of allowed loss at which the frontier's table is read off."""
@@ -89,6 +89,12 @@ def as_html(title: str, found: Evaluation, notes: Sequence[str] = (), extra: Seq
     return f'<!doctype html><html lang="en"><head>{head}</head><body>{"".join(parts)}</body></html>\n'
 
 
+def check_ending(path: Path) -> None:
+    """Raises `UsageError` for a name that says neither page nor picture; before the work, not after."""
+    if path.suffix.lower() not in (".html", ".png"):
+        raise UsageError(f"{path}: a report is written as .html or .png")
+
+
 def write_report(
     path: Path, title: str, found: Evaluation, notes: Sequence[str] = (), extra: Sequence[Table] = ()
 ) -> None:
@@ -97,13 +103,12 @@ def write_report(
     Raises:
         UsageError: another ending, a missing extra, or a place that cannot be written to.
     """
+    check_ending(path)
     try:
-        if path.suffix.lower() in (".html", ".htm"):
+        if path.suffix.lower() == ".html":
             path.write_text(as_html(title, found, notes, extra), encoding="utf-8")
-        elif path.suffix.lower() == ".png":
-            _draw(path, plots(found), title)
         else:
-            raise UsageError(f"{path}: a report is written as .html or .png")
+            _draw(path, plots(found), title)
     except OSError as error:
         raise UsageError(f"{path}: cannot be written: {error.strerror or error}") from error
 
