@@ -19,7 +19,7 @@ import pytest
 
 from llmrouter import registry
 from llmrouter.config import Config
-from llmrouter.errors import ConfigError
+from llmrouter.errors import ArtefactError, ConfigError
 from llmrouter.protocols import Plan, PlanInput
 from llmrouter.registry import LearnedParts
 from llmrouter.routing.evidence import Move, Prediction
@@ -82,6 +82,8 @@ class ToyStrategy:
 
 def build_toy(tier_id: str, config: Config, rule_set: RuleSet, parts: LearnedParts | None) -> ToyStrategy:
     assert parts is not None
+    if "broken" in parts.artefact.manifest:
+        raise ArtefactError("its heads are not whole")
     return ToyStrategy(tier_id, config, rule_set, parts)
 
 

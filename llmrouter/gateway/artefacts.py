@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 from llmrouter.config import Config, TierConfig
 from llmrouter.errors import ConfigError, RouterError, StoreUnavailable
 from llmrouter.pricing.book import PriceBook
+from llmrouter.registry import LearnedParts, build_strategy
 from llmrouter.routing.artefact_fit import is_generic, misfits, moved_costs, promise, safe_point
 from llmrouter.routing.artefact_store import ArtefactRefused, ArtefactStore
-from llmrouter.routing.rules import compile_rules
+from llmrouter.routing.rules import RuleSet, compile_rules
 from llmrouter.routing.versions import Fallback, RoutingStore
-from llmrouter.types import RoutingVersion, value
+from llmrouter.types import Price, RoutingVersion, value
 
 if TYPE_CHECKING:
     from llmrouter.routing.artifact import Artefact
@@ -83,7 +84,7 @@ class ArtefactShelf:
         """
         with self._lock:
             found = {
-                tier_id: self._of_tier(tier_id, tier, routing, fallbacks.get(tier_id))
+                tier_id: self._of_tier(tier_id, config, routing, fallbacks.get(tier_id))
                 for tier_id, tier in config.tiers.items()
                 if tier.is_learned
             }
@@ -115,14 +116,14 @@ class ArtefactShelf:
                 self._published[digest] = known
             return known
 
-    def _of_tier(self, tier_id: str, tier: TierConfig, routing: RoutingVersion, fallback: Fallback | None) -> InForce:
+    def _of_tier(self, tier_id: str, config: Config, routing: RoutingVersion, fallback: Fallback | None) -> InForce:
         try:
-            taken = self._taken(tier, routing)
+            taken = self._taken(config.tiers[tier_id], routing)
         except StoreUnavailable:
             raise
         except RouterError as error:
             raise type(error)(f"tiers.{tier_id}: {error.message}") from error
-        check_fit(tier_id, tier, taken)
+        check_fit(tier_id, config, taken)
         if fallback is None:
             return taken
         return InForce(taken.artefact, safe_point(taken.artefact.manifest), taken.origin, fallback)
@@ -199,15 +200,32 @@ def _doubts(config: Config, in_force: Mapping[str, InForce], prices: PriceBook) 
             yield f"tiers.{tier_id}: {line}"
 
 
-def check_fit(tier_id: str, tier: TierConfig, taken: InForce) -> None:
-    """Raises `ConfigError` unless a tier may go by an artefact at its operating point."""
-    found = misfits(taken.artefact.manifest, tier)
+def check_fit(tier_id: str, config: Config, taken: InForce) -> None:
+    """Whether a tier may go by an artefact at its operating point, and its strategy can be made of it.
+
+    Raises:
+        ConfigError: it was trained for something else, or has no such point.
+        RouterError: its parts do not fit together, or this release cannot read them.
+    """
+    found = misfits(taken.artefact.manifest, config.tiers[tier_id])
     if found:
         raise ConfigError(
             f"tiers.{tier_id}: {taken.name} was not trained for this tier: {'; '.join(found)}. Train one for it and "
             'publish it, or set artefact = "generic", which promises nothing'
         )
     check_point(taken)
+    try:
+        build_strategy(tier_id, config, RuleSet(0, ()), LearnedParts(taken.artefact, taken.point, _no_price, {}, _deaf))
+    except RouterError as error:
+        raise type(error)(f"tiers.{tier_id}: {taken.name} cannot be used: {error.message}") from error
+
+
+def _no_price(model_id: str, _input_tokens: int) -> Price:
+    raise AssertionError(f"a strategy that is only tried out asks for the price of {model_id}")
+
+
+def _deaf(_prediction: object, _move: object) -> None:
+    """The ear for a strategy that is only tried out."""
 
 
 def check_point(taken: InForce) -> None:

@@ -37,6 +37,7 @@ def check_publishable(config: Config, artefact: Artefact, point: int | None) -> 
 
     Raises:
         ConfigError: it does not fit the tiers that would go by it, or has no such operating point.
+        RouterError: their strategies cannot be made of it.
     """
     taken = InForce(artefact, point, "published")
     check_point(taken)
@@ -44,7 +45,7 @@ def check_publishable(config: Config, artefact: Artefact, point: int | None) -> 
     if not users:
         return ['no tier goes by it: none has the strategy "router" or "cascade" and artefact = "published"']
     for tier_id in users:
-        check_fit(tier_id, config.tiers[tier_id], taken)
+        check_fit(tier_id, config, taken)
     return doubts(config, dict.fromkeys(users, taken), PriceBook(config, lambda: datetime.now(UTC)))
 
 

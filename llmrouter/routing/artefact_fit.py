@@ -67,7 +67,9 @@ def misfits(manifest: Mapping[str, Any], tier: TierConfig) -> list[str]:
         return [f'it was trained to check answers, which the strategy "{tier.strategy}" never does']
     have = dict(tier.roles)
     if checks:
-        asked = tier.peers[: tier.cascade.max_peers]
+        asked = list(tier.peers[: tier.cascade.max_peers])
+        # Further samples of the small model take the places of peers that are missing.
+        asked += [tier.roles.get("small", "")] * (tier.cascade.samples - 1 - len(asked))
         have |= {f"peer{number}": model_id for number, model_id in enumerate(asked, start=1)}
     trained = {role: models for role, models in manifest["roles"].items() if checks or not role.startswith("peer")}
     return [

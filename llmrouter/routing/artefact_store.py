@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from llmrouter.database import SharedConnection, from_instant, to_instant
-from llmrouter.errors import NotFound, UsageError
+from llmrouter.errors import ArtefactError, NotFound
 from llmrouter.shared_store import SharedStore, reading, writing
 from llmrouter.types import value
 
@@ -24,7 +24,7 @@ _UNUSED_FOR = timedelta(days=1)
 """After which an artefact that no version refers to is dropped: somebody uploaded it and did not publish."""
 
 
-class ArtefactRefused(UsageError):
+class ArtefactRefused(ArtefactError):
     """An artefact in the store is not what was put there, or was put there by somebody with another secret."""
 
 

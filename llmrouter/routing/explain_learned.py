@@ -22,7 +22,6 @@ def explain_learned(strategy: LearnedStrategy, given: PlanInput) -> Explanation:
     decision = plan.decision
     if not decision.route:
         return by_rules
-    found = _considered(strategy, given) if decision.score is not None else None
     role = decision.route if decision.route != "cascade" else "small"
     chain = links(strategy.rules, given, role)
     return dataclasses.replace(
@@ -32,7 +31,7 @@ def explain_learned(strategy: LearnedStrategy, given: PlanInput) -> Explanation:
         reason=decision.reason,
         chain=chain,
         max_attempts=plan.bound().attempts,
-        learned=found,
+        learned=_considered(strategy, given),
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 from llmrouter.config import load
-from llmrouter.errors import ConfigError
+from llmrouter.errors import ArtefactError, ConfigError
 from llmrouter.gateway.artefacts import ArtefactShelf, doubts, newest_usable, notes
 from llmrouter.gateway.publishing import artefact_shelf, artefact_store, publish_artefact
 from llmrouter.pricing.book import PriceBook
@@ -243,6 +243,19 @@ async def test_drift_moves_every_worker_to_the_certified_point_until_the_next_ve
         await gateway.assembly.follow_store()
         assert await answered_by(gateway) == ("s", "3")
         assert gateway.assembly.gauges(0)["llmrouter_router_fallback"] == [["auto", 0.0]]
+
+
+async def test_an_artefact_that_no_strategy_can_be_made_of_is_neither_published_nor_started_with(tmp_path: Path):
+    write_toy(tmp_path / "mine", ToyArtefact.of(broken=True))
+    async with gateway_that_learned(tmp_path) as gateway:
+        with pytest.raises(
+            ArtefactError, match=r"tiers\.auto: the published artefact .* cannot be used: its heads are not"
+        ):
+            put(gateway, ToyArtefact.of(broken=True))
+        assert RoutingStore(gateway.store).current().version == 1
+    with pytest.raises(ArtefactError, match=r"tiers\.auto: the artefact of .*mine, \w+ cannot be used"):
+        async with gateway_that_learned(tmp_path, 'artefact = "mine"'):
+            pass
 
 
 async def test_a_version_is_taken_over_while_requests_are_served(tmp_path: Path):

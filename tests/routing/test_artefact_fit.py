@@ -60,6 +60,18 @@ def manifest(**changes: Any) -> dict[str, Any]:
             ["frontier is missing, for which it was trained on f", "large is l, and it was trained without one"],
         ),
         ("cascade", "cascade.max_peers = 1", {}, ["peer2 is missing, for which it was trained on q"]),
+        (
+            "cascade",
+            "cascade.max_peers = 1\ncascade.samples = 3",
+            {},
+            ["peer2 is s, and it was trained on q"],
+        ),
+        (
+            "cascade",
+            "cascade.max_peers = 1\ncascade.samples = 3",
+            {"roles": {"small": ["s"], "large": ["l"], "peer1": ["p"], "peer2": ["s"]}},
+            [],
+        ),
     ],
 )
 def test_an_artefact_fits_a_tier_of_the_models_it_was_trained_on(
