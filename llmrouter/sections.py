@@ -360,7 +360,7 @@ class CascadeConfig(Section):
     )
     """Which ones may be used; the learned policy picks per request. Format checks always run."""
     samples: Annotated[int, Field(ge=1, le=16)] = 1
-    """Answers of the small model that agreement may ask for; those beyond the first take the places of missing peers."""
+    """Answers of the small model that agreement may ask for; those after the first take the places of missing peers."""
     max_peers: Annotated[int, Field(ge=0, le=8)] = 3
     """How many of the tier's `peers` one request may ask, the first ones."""
     hold_back_tokens: Annotated[int, Field(ge=1, le=4096)] = 24
