@@ -350,7 +350,9 @@ class CascadePlan:
     def _from(self, role: str) -> tuple[Candidate, ...]:
         """The role's model, then better ones, then the nearest lesser ones: a lesser answer is better than none."""
         at = next((i for i, each in enumerate(self._chain) if each.role == role), 0)
-        return (*self._chain[at:], *reversed(self._chain[:at]))
+        # One that has answered is not asked again: its answer is kept, unless it was a stream that is gone.
+        lesser = (each for each in reversed(self._chain[:at]) if self._held or not self._answered(each.role))
+        return (*self._chain[at:], *lesser)
 
     def _better(self, role: str, than: str) -> bool:
         order = [each.role for each in self._chain]

@@ -200,6 +200,22 @@ def test_the_best_answer_is_kept_when_every_better_model_fails():
     assert accepted.reason == "kept:refused"
 
 
+def test_a_model_that_has_answered_is_not_asked_again_when_better_ones_fail():
+    plan, _ = cascade(check(), Move("route", "large"))
+    steps = plan.steps()
+    lead = next(steps)
+    target = steps.send(said(lead, "42", beside=[said(lead.beside[0], "42"), failed(lead.beside[1])]))
+    asked = [target.model_id]
+    for _ in range(10):
+        try:
+            target = steps.send(failed(target, Failure.REFUSED))
+        except StopIteration as stopped:
+            assert stopped.value.outcome.target.model_id == "m8"
+            break
+        asked.append(target.model_id)
+    assert asked == ["m70", "hosted"]
+
+
 def test_a_client_that_is_gone_gets_nothing_kept():
     plan, _ = cascade(check(), Move("route", "frontier"))
     steps = plan.steps()
