@@ -363,6 +363,8 @@ class CascadeConfig(Section):
     """Answers of the small model that agreement may ask for; those after the first take the places of missing peers."""
     max_peers: Annotated[int, Field(ge=0, le=8)] = 3
     """How many of the tier's `peers` one request may ask, the first ones."""
+    peer_wait_s: Seconds = 1.0
+    """How long peers are waited for when the small model has answered; later ones are cancelled and have no vote."""
     hold_back_tokens: Annotated[int, Field(ge=1, le=4096)] = 24
     """Of a stream, at most so many tokens are withheld while its beginning is judged."""
     hold_back_s: Annotated[float, Field(gt=0, le=60)] = 0.4

@@ -244,6 +244,9 @@ class Target:
     beside: tuple[Target, ...] = ()
     """Further calls made at the same time, whole answers each; the outcomes come together, in this order. None of them
     has a `beside` of its own, and none streams."""
+    linger_s: float | None = None
+    """How long those beside may go on when this call has ended; then they are cancelled and count as timed out. None
+    waits for them until the request's deadline."""
 
 
 @value

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from llmrouter.gateway import refuse
@@ -52,6 +52,14 @@ async def follow(state: State, run: Run, plan: Plan, *, now: Callable[[], float]
         steps.close()
 
 
+def _or_late(task: asyncio.Task[Outcome], trial: Trial) -> Outcome:
+    """What came of a call; one that was cut for being late has timed out."""
+    if not task.cancelled():
+        return task.result()
+    trial.failure = Failure.TIMEOUT
+    return Outcome(trial.target, failure=Failure.TIMEOUT, message="slower than the answer it was to be compared with")
+
+
 class _Calls:
     """The calls of one plan, and the answers that they brought."""
 
@@ -77,14 +85,20 @@ class _Calls:
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(self._make(trial)) for trial in trials]
+                if target.linger_s is not None:
+                    tasks[0].add_done_callback(lambda _: self._cut_later(tasks[1:], target.linger_s or 0.0))
         except BaseException:
             for trial in trials:
                 if trial.ended is None and not trial.replica:
                     # It was cancelled before its task had begun.
                     trial.failure, trial.ended = Failure.CANCELLED, self._now()
             raise
-        lead, *others = (task.result() for task in tasks)
-        return self._instead(lead, beside=tuple(others))
+        others = (_or_late(task, trial) for task, trial in zip(tasks[1:], trials[1:], strict=True))
+        return self._instead(tasks[0].result(), beside=tuple(others))
+
+    def _cut_later(self, tasks: Sequence[asyncio.Task[Outcome]], after_s: float) -> None:
+        """Cancel those that have not ended by then."""
+        asyncio.get_running_loop().call_later(after_s, lambda: [task.cancel() for task in tasks])
 
     async def _make(self, trial: Trial) -> Outcome:
         state = self._state

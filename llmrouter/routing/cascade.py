@@ -46,6 +46,8 @@ class CascadeOptions:
     retries: int = 1
     max_wait_s: float = 5.0
     verifier: str | None = None
+    peer_wait_s: float = 1.0
+    """How long peers that are slower than the examined model are waited for."""
 
 
 @dataclass(slots=True)
@@ -167,7 +169,9 @@ class CascadePlan:
         """Make the calls of a check; returns the failure that left nothing to judge."""
         targets = self._targets(move)
         if targets:
-            lead = dataclasses.replace(targets[0], beside=tuple(targets[1:]))
+            lead = dataclasses.replace(
+                targets[0], beside=tuple(targets[1:]), linger_s=self._options.peer_wait_s if targets[1:] else None
+            )
             outcome = yield lead
             for each in (outcome, *outcome.beside):
                 if each.ok:

@@ -229,7 +229,11 @@ def build_learned_strategy(tier_id: str, config: Config, rule_set: RuleSet, part
     options = LearnedOptions(
         checks=frozenset(cascade.checks if tier.strategy == "cascade" else ()),
         cascade=CascadeOptions(
-            Hold(cascade.hold_back_tokens, cascade.hold_back_s), tier.retries, tier.max_wait_s, cascade.verifier
+            Hold(cascade.hold_back_tokens, cascade.hold_back_s),
+            tier.retries,
+            tier.max_wait_s,
+            cascade.verifier,
+            cascade.peer_wait_s,
         ),
         max_peers=cascade.max_peers,
         samples=cascade.samples,
