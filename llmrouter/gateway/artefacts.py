@@ -14,7 +14,7 @@ from llmrouter.config import Config, TierConfig
 from llmrouter.errors import ConfigError, RouterError, StoreUnavailable
 from llmrouter.pricing.book import PriceBook
 from llmrouter.registry import LearnedParts, build_strategy
-from llmrouter.routing.artefact_fit import is_generic, misfits, moved_costs, promise, safe_point
+from llmrouter.routing.artefact_fit import check_manifest, is_generic, misfits, moved_costs, promise, safe_point
 from llmrouter.routing.artefact_store import ArtefactRefused, ArtefactStore
 from llmrouter.routing.rules import RuleSet, compile_rules
 from llmrouter.routing.versions import Fallback, RoutingStore
@@ -207,13 +207,13 @@ def check_fit(tier_id: str, config: Config, taken: InForce) -> None:
         ConfigError: it was trained for something else, or has no such point.
         RouterError: its parts do not fit together, or this release cannot read them.
     """
+    check_point(taken)
     found = misfits(taken.artefact.manifest, config.tiers[tier_id])
     if found:
         raise ConfigError(
             f"tiers.{tier_id}: {taken.name} was not trained for this tier: {'; '.join(found)}. Train one for it and "
             'publish it, or set artefact = "generic", which promises nothing'
         )
-    check_point(taken)
     try:
         build_strategy(tier_id, config, RuleSet(0, ()), LearnedParts(taken.artefact, taken.point, _no_price, {}, _deaf))
     except RouterError as error:
@@ -229,7 +229,8 @@ def _deaf(_prediction: object, _move: object) -> None:
 
 
 def check_point(taken: InForce) -> None:
-    """Raises `ConfigError` when the artefact has no such operating point."""
+    """Raises `ConfigError` when the artefact has no such operating point, `ArtefactError` when its manifest is odd."""
+    check_manifest(taken.artefact.manifest)
     count = len(taken.artefact.manifest["policy_parameters"]["points"])
     if taken.point is not None and not 0 <= taken.point < count:
         raise ConfigError(f"{taken.name} has no operating point {taken.point}; it has those from 0 to {count - 1}")

@@ -9,15 +9,39 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from llmrouter.config import TierConfig
+from llmrouter.errors import ArtefactError
 from llmrouter.pricing.book import PriceBook
 from llmrouter.types import Usage
 
-__all__ = ["about", "is_generic", "misfits", "moved_costs", "promise", "safe_point"]
+__all__ = ["about", "check_manifest", "is_generic", "misfits", "moved_costs", "promise", "safe_point"]
 
 _USUAL = Usage(input_tokens=500, output_tokens=250)
 """The call at which prices per token are compared with costs per call."""
 _TOLERANCE = 1.25
 _ABOUT = ("generic", "policy", "roles", "costs", "guarantee", "created_at", "llmrouter_version", "feature_version")
+
+
+def check_manifest(manifest: Mapping[str, Any]) -> None:
+    """Make sure that everything here can be read from a manifest.
+
+    Raises:
+        ArtefactError: the part that is not as it must be.
+    """
+    roles, costs, data = manifest["roles"], manifest["costs"], manifest["data"]
+    parameters = manifest["policy_parameters"]
+    fine = {
+        "roles": isinstance(roles, Mapping) and all(_names(models) for models in roles.values()),
+        "costs": isinstance(costs, Mapping) and all(_is_number(cost) and cost >= 0 for cost in costs.values()),
+        "data": isinstance(data, Mapping),
+        "policy_parameters": isinstance(parameters, Mapping)
+        and isinstance(points := parameters.get("points"), list)
+        and len(points) > 0
+        and all(_is_point(parameters.get(name), len(points)) for name in ("chosen", "certified")),
+        "guarantee": _is_guarantee(manifest.get("guarantee")),
+    }
+    for part, is_fine in fine.items():
+        if not is_fine:
+            raise ArtefactError(f"the artefact's {part} are not as they must be; train the artefact again")
 
 
 def about(manifest: Mapping[str, Any]) -> dict[str, Any]:
@@ -109,3 +133,21 @@ def _moved(manifest: Mapping[str, Any], tier: TierConfig, prices: PriceBook) -> 
                 f"a usual call of {role} ({model_id}) costs {now:.3g} times one of small ({small}), and the artefact "
                 f"was trained for {trained:.3g} times: what it saves is not what it could; train again with --costs"
             )
+
+
+def _names(models: object) -> bool:
+    return isinstance(models, list) and all(isinstance(model, str) for model in models)
+
+
+def _is_number(number: object) -> bool:
+    return isinstance(number, int | float) and not isinstance(number, bool)
+
+
+def _is_point(point: object, count: int) -> bool:
+    return point is None or (isinstance(point, int) and not isinstance(point, bool) and 0 <= point < count)
+
+
+def _is_guarantee(given: object) -> bool:
+    return given is None or (
+        isinstance(given, Mapping) and all(_is_number(given.get(name)) for name in ("max_quality_loss", "confidence"))
+    )

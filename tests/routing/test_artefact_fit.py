@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from llmrouter.config import Config, parse
+from llmrouter.errors import ArtefactError
 from llmrouter.pricing.book import PriceBook
-from llmrouter.routing.artefact_fit import about, misfits, moved_costs, promise, safe_point
+from llmrouter.routing.artefact_fit import about, check_manifest, misfits, moved_costs, promise, safe_point
 from tests.support import model, pool, tier
 
 URL = "http://127.0.0.1:9/v1"
@@ -122,3 +123,23 @@ def test_lists_show_a_part_of_the_manifest():
     assert shown["data"] == {"digest": "d", "n_train": 1, "n_cal": 2, "n_test": 3}
     assert shown["guarantee"]["confidence"] == 0.95
     assert "heads" not in shown
+
+
+@pytest.mark.parametrize(
+    ("part", "changes"),
+    [
+        ("roles", {"roles": ["s"]}),
+        ("roles", {"roles": {"small": "s"}}),
+        ("costs", {"costs": {"small": "1"}}),
+        ("costs", {"costs": {"small": -1}}),
+        ("data", {"data": None}),
+        ("policy_parameters", {"policy_parameters": {}}),
+        ("policy_parameters", {"policy_parameters": {"points": []}}),
+        ("policy_parameters", {"policy_parameters": {"points": [{}], "chosen": 1}}),
+        ("guarantee", {"guarantee": {"confidence": 0.95}}),
+    ],
+)
+def test_a_manifest_that_cannot_be_read_is_refused_by_its_part(part: str, changes: dict[str, Any]):
+    check_manifest(manifest())
+    with pytest.raises(ArtefactError, match=f"the artefact's {part} are not as they must be"):
+        check_manifest(manifest(**changes))
