@@ -14,6 +14,11 @@ __all__ = ["COSTS", "made_labels", "made_predictions", "predictions_of"]
 
 COSTS = {"small": 1.0, "large": 10.0, "frontier": 100.0}
 _SKILL = {"small": 0.0, "peer1": 0.1, "peer2": -0.1, "peer3": -0.4, "large": 1.0, "frontier": 2.2}
+_WORDS = "apples pears trains bridges stars coins rivers ladders clocks maps letters stones".split()
+
+
+def _text(row: int, words: Sequence[str], ease: float) -> str:
+    return f"How much is the sum of {row} {' and '.join(words)}? {ease:.3f}"
 
 
 def made_labels(
@@ -52,7 +57,7 @@ def made_labels(
         sources=sources,
         groups=tuple(f"g{row // 2}" for row in range(n)),
         splits=(None,) * n,
-        asks=tuple(Ask(f"How much is the sum of {row} and some more? {ease[row]:.3f}") for row in range(n)),
+        asks=tuple(Ask(_text(row, rng.choice(_WORDS, 3 + row % 9), ease[row])) for row in range(n)),
         inclusion=np.ones(n),
         roles=columns,
         models={source: {role: f"{role}-model" for role in roles} for source in set(sources)},

@@ -49,19 +49,19 @@ def rows_of(made: FittedPolicy, labels: Any, predictions: Any) -> PolicyRows:
     )
 
 
-@pytest.mark.parametrize("kind", ["route", "cascade", "auto"])
 @pytest.mark.parametrize(
-    "roles",
+    ("kind", "roles"),
     [
-        ("small", "large", "frontier", "peer1", "peer2", "peer3"),
-        ("small", "large", "peer1", "peer2"),
-        ("small", "frontier", "peer1"),
-        ("small", "large", "frontier"),
-        ("small", "large"),
+        ("auto", ("small", "large", "frontier", "peer1", "peer2", "peer3")),
+        ("cascade", ("small", "large", "frontier", "peer1", "peer2", "peer3")),
+        ("auto", ("small", "large", "peer1", "peer2")),
+        ("cascade", ("small", "frontier", "peer1")),
+        ("route", ("small", "large", "frontier")),
+        ("auto", ("small", "large")),
     ],
 )
 def test_the_plan_that_serves_does_what_was_computed_for_many_rows_at_once(kind, roles):
-    labels = made_labels(roles=roles)
+    labels = made_labels(140, roles=roles)
     made = fitted(kind, labels=labels)
     novelty = np.where(np.arange(len(labels)) % 17 == 0, 0.999, 0.5)
     predictions = predictions_of(made_predictions(labels), novelty)
