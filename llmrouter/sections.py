@@ -471,8 +471,8 @@ class DriftConfig(Section):
     watch: bool = True
     """Compare them and warn, in the log and in the metrics."""
     fall_back: bool = True
-    """On drift, go back to the last certified operating point, or to the safest route where none is certified, until
-    the next routing version is published."""
+    """On drift, go back to the certified operating point from one beyond it, else to the best model for everything,
+    until the next routing version is published."""
     window: Annotated[int, Field(ge=400, le=1_000_000)] = 4000
     """A worker counts so many requests and then starts anew, so that a long quiet time hides no change."""
     tolerance: Annotated[float, Field(gt=0, lt=1)] = 0.05

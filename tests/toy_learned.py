@@ -47,7 +47,7 @@ class ToyArtefact:
             "roles": {"small": ["s"], "large": ["l"]},
             "costs": {"small": 1, "large": 1},
             "data": {"digest": "d", "n_train": 1, "n_cal": 2, "n_test": 3},
-            "policy_parameters": {"points": [{}, {}, {}], "chosen": 2, "certified": 1},
+            "policy_parameters": {"points": [{}, {}, {}], "chosen": 2, "certified": 2},
             "guarantee": {"max_quality_loss": 1.0, "confidence": 0.95, "reference_role": "large"},
             **changes,
         }

@@ -86,7 +86,8 @@ def artefact_lines(version: Mapping[str, Any]) -> Iterator[str]:
         yield about["refused"]
     else:
         models = ", ".join(f"{role} = {' or '.join(ids)}" for role, ids in sorted(about["roles"].items(), key=_rank))
-        yield f"learned tiers go by the artefact {named['digest'][:12]}{point}, trained for {models}: {promise(about)}"
+        kept = promise(about, named["point"])
+        yield f"learned tiers go by the artefact {named['digest'][:12]}{point}, trained for {models}: {kept}"
     for fallback in version.get("fallbacks", ()):
         since = f"since {fallback['raised_at']}: {fallback['reason']}"
         yield f"tier {fallback['tier']} is at its safe operating point {since}"

@@ -14,7 +14,7 @@ from llmrouter.config import Config, TierConfig
 from llmrouter.errors import ConfigError, RouterError, StoreUnavailable
 from llmrouter.pricing.book import PriceBook
 from llmrouter.registry import LearnedParts, build_strategy
-from llmrouter.routing.artefact_fit import check_manifest, is_generic, misfits, moved_costs, promise, safe_point
+from llmrouter.routing.artefact_fit import about, check_manifest, is_generic, misfits, moved_costs, promise, safe_point
 from llmrouter.routing.artefact_store import ArtefactRefused, ArtefactStore
 from llmrouter.routing.rules import RuleSet, compile_rules
 from llmrouter.routing.versions import Fallback, RoutingStore
@@ -52,10 +52,7 @@ class InForce:
     @property
     def promise(self) -> str:
         """What it guarantees at this operating point, in one phrase."""
-        certified = self.artefact.manifest["policy_parameters"].get("certified")
-        if self.point is not None and certified is not None and self.point > certified:
-            return f"no guarantee, which ends at operating point {certified}"
-        return promise(self.artefact.manifest)
+        return promise(about(self.artefact.manifest), self.point)
 
 
 class ArtefactShelf:
@@ -126,7 +123,7 @@ class ArtefactShelf:
         check_fit(tier_id, config, taken)
         if fallback is None:
             return taken
-        return InForce(taken.artefact, safe_point(taken.artefact.manifest), taken.origin, fallback)
+        return InForce(taken.artefact, safe_point(taken.artefact.manifest, taken.point), taken.origin, fallback)
 
     def _taken(self, tier: TierConfig, routing: RoutingVersion) -> InForce:
         if tier.artefact_folder is not None:

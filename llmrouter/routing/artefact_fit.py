@@ -64,22 +64,30 @@ def is_generic(manifest: Mapping[str, Any]) -> bool:
     return bool(manifest["generic"])
 
 
-def safe_point(manifest: Mapping[str, Any]) -> int:
-    """Where to go when requests are no longer what it was calibrated on: the certified operating point, else the first
-    one, which asks the best model for everything."""
-    certified = manifest["policy_parameters"].get("certified")
-    return 0 if certified is None else int(certified)
+def safe_point(manifest: Mapping[str, Any], point: int | None) -> int:
+    """Where to go from an operating point when requests are no longer what the artefact was calibrated on.
+
+    From beyond the certified point back to it; from there, where the certificate itself is in doubt, or where nothing
+    is certified, to the first one, which asks the best model for everything. None is the chosen point.
+    """
+    parameters = manifest["policy_parameters"]
+    certified = parameters.get("certified")
+    now = parameters.get("chosen") if point is None else point
+    return int(certified) if certified is not None and now is not None and now > certified else 0
 
 
-def promise(manifest: Mapping[str, Any]) -> str:
-    """What it guarantees, in one phrase."""
-    guarantee = manifest.get("guarantee")
-    if is_generic(manifest) or guarantee is None:
+def promise(about: Mapping[str, Any], point: int | None) -> str:
+    """What an artefact guarantees at an operating point, in one phrase, given what `about` tells of it."""
+    guarantee, points = about["guarantee"], about["points"]
+    if about["generic"] or guarantee is None:
         return "no guarantee"
+    now = points["chosen"] if point is None else point
+    if points["certified"] is not None and now is not None and now > points["certified"]:
+        return f"no guarantee, which ends at operating point {points['certified']}"
     reference = guarantee.get("reference_role") or "the best model"
     loss, confidence = guarantee["max_quality_loss"], guarantee["confidence"]
-    points = "point" if loss == 1 else "points"
-    return f"at most {loss:g} {points} below {reference} with {confidence:.0%} confidence"
+    unit = "point" if loss == 1 else "points"
+    return f"at most {loss:g} {unit} below {reference} with {confidence:.0%} confidence"
 
 
 def misfits(manifest: Mapping[str, Any], tier: TierConfig) -> list[str]:

@@ -74,8 +74,9 @@ async def test_a_learned_tier_goes_by_the_generic_artefact_until_one_is_publishe
 
 async def test_another_operating_point_of_the_same_artefact_is_a_version_of_its_own(tmp_path: Path):
     async with gateway_that_learned(tmp_path) as gateway:
-        put(gateway, point=0)
-        put(gateway, point=2)
+        parameters = {"points": [{}, {}, {}], "chosen": 1, "certified": 1}
+        put(gateway, ToyArtefact.of(policy_parameters=parameters))
+        put(gateway, ToyArtefact.of(policy_parameters=parameters), point=2)
         await gateway.assembly.follow_store()
         assert await answered_by(gateway) == ("s", "3")
         assert "no guarantee, which ends at operating point 1" in notes(gateway.assembly.state.learned)[0]
@@ -201,7 +202,7 @@ async def test_the_admin_api_publishes_an_artefact_of_the_store_by_its_digest(tm
         shown = (await admin(gateway, "GET", "routing")).json()
         assert shown["artefact"] == learned
         assert shown["artefact_about"]["guarantee"]["max_quality_loss"] == 1.0
-        assert shown["artefact_about"]["points"] == {"count": 3, "chosen": 2, "certified": 1}
+        assert shown["artefact_about"]["points"] == {"count": 3, "chosen": 2, "certified": 2}
         gone = (await publish(gateway, base=4, artefact={"digest": None})).json()
         assert gone["artefact"] is None
 
@@ -225,7 +226,7 @@ async def test_the_admin_api_refuses_an_artefact_that_cannot_be_used(
         assert RoutingStore(gateway.store).current().version == 2
 
 
-async def test_drift_moves_every_worker_to_the_certified_point_until_the_next_version(tmp_path: Path):
+async def test_drift_moves_every_worker_to_the_safe_point_until_the_next_version(tmp_path: Path):
     async with gateway_that_learned(tmp_path, with_admin=True) as gateway:
         put(gateway)
         await gateway.assembly.follow_store()

@@ -56,11 +56,13 @@ async def test_traffic_like_that_of_the_calibration_is_left_alone(tmp_path: Path
         assert RoutingStore(gateway.store).fallbacks(2) == {}
 
 
-async def test_drift_is_logged_once_and_moves_the_tier_to_its_certified_point(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(("certified", "safe"), [(1, 1), (2, 0), (None, 0)])
+async def test_drift_is_logged_once_and_moves_the_tier_to_a_safe_point(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, certified: int | None, safe: int
 ):
+    parameters = {"points": [{}, {}, {}], "chosen": 2, "certified": certified}
     async with gateway_that_learned(tmp_path) as gateway:
-        await published(gateway, calibrated())
+        await published(gateway, calibrated(policy_parameters=parameters))
         await serve(gateway, "hard", 500)
         with caplog.at_level(logging.WARNING):
             await gateway.assembly.look_for_drift()
@@ -70,7 +72,7 @@ async def test_drift_is_logged_once_and_moves_the_tier_to_its_certified_point(
         seen, moved = caplog.messages
         assert seen.startswith("tiers.auto: requests are no longer like those it was calibrated on: predicted score of")
         assert moved.startswith("tiers.auto is at its safe operating point: predicted score of small")
-        assert gateway.assembly.state.learned["auto"].point == 1
+        assert gateway.assembly.state.learned["auto"].point == safe
         assert (await gateway.chat("hard")).headers["x-llmrouter-model"] == "l"
         assert level(gateway) == []
 

@@ -107,14 +107,23 @@ def test_a_small_model_that_costs_nothing_is_told_and_not_divided_by():
     assert "costs inf times one of small" in line
 
 
-def test_the_safe_point_is_the_certified_one_or_else_the_most_careful():
-    assert safe_point(manifest()) == 1
-    assert safe_point(manifest(policy_parameters={"points": [{}], "chosen": 0, "certified": None})) == 0
+@pytest.mark.parametrize(
+    ("point", "certified", "safe"),
+    [(None, 1, 1), (2, 1, 1), (1, 1, 0), (0, 1, 0), (None, 2, 0), (None, None, 0), (2, None, 0)],
+)
+def test_from_beyond_what_is_certified_it_is_safe_there_and_else_at_the_most_careful_point(
+    point: int | None, certified: int | None, safe: int
+):
+    parameters = {"points": [{}, {}, {}], "chosen": 2, "certified": certified}
+    assert safe_point(manifest(policy_parameters=parameters), point) == safe
 
 
 def test_a_promise_is_told_in_one_phrase():
-    assert promise(manifest()) == "at most 1 point below large with 95% confidence"
-    assert promise(manifest(guarantee=None)) == promise(manifest(generic=True)) == "no guarantee"
+    kept = "at most 1 point below large with 95% confidence"
+    assert promise(about(manifest()), 1) == promise(about(manifest()), 0) == kept
+    assert promise(about(manifest()), None) == "no guarantee, which ends at operating point 1"
+    for nothing in (manifest(guarantee=None), manifest(generic=True)):
+        assert promise(about(nothing), 0) == "no guarantee"
 
 
 def test_lists_show_a_part_of_the_manifest():

@@ -58,7 +58,7 @@ def test_a_promise_is_fine_and_a_doubt_a_warning(path: Path):
     published(path, ToyArtefact.of(costs={"small": 1, "large": 10}))
     RoutingStore(shared_store(load(path).store)).fall_back(2, "auto", "scores moved")
     (status, message), *others = seen(path)
-    assert (status, "at operating point 1: at most 1 point below large" in message) == ("ok", True)
+    assert (status, "at operating point 0: at most 1 point below large" in message) == ("ok", True)
     assert [each for each, _ in others] == ["warning", "warning"]
     told = llmrouter("config", "check", "--config", path, "--json").json
     assert (told["ok"], len(told["notes"])) == (True, 1)
