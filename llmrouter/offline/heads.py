@@ -21,11 +21,12 @@ from numpy.typing import NDArray
 
 from llmrouter.errors import UsageError
 from llmrouter.offline.calibrated import reliability
-from llmrouter.offline.calibration import fit_curve, read_curve
+from llmrouter.offline.calibration import calibrate, fit_curves, reference_of
 from llmrouter.offline.labels import Floats, LabelSet
 from llmrouter.routing.ask import Ask
 from llmrouter.routing.features import CHAR_BITS, WORD_BITS, features_of
 from llmrouter.routing.predictor import HEADS_VERSION, MOST_DEVIATIONS
+from llmrouter.routing.trees import Trees
 
 __all__ = [
     "FittedHeads",
@@ -56,17 +57,17 @@ class HeadSettings:
     """Of the squared weights in the fit on everything."""
     rank: int = 32
     """Directions of the other fit; fewer where there are few rows."""
-    rank_penalty: float = 3.0
+    rank_penalty: float = 1.0
     few: float = 1000.0
     """Rows up to which the second fit alone counts; with n rows, it counts for this number divided by n."""
     chars: float = 0.4
     """What the runs of bytes count for beside the words."""
-    hand: float = 0.06
+    hand: float = 0.03
     """What a standard deviation of a count is worth beside the text's unit vector."""
     trees: int = 80
     """For each role; none below `trees_from` labels."""
-    tree_share: float = 0.3
-    """What the trees count for; the line counts for the rest."""
+    tree_shares: tuple[float, ...] = (0.0, 0.15, 0.3, 0.5)
+    """What the trees may count for, the line counting for the rest; what predicts gains best out of fold is taken."""
     trees_from: int = 2000
     depth: int = 3
     rate: float = 0.07
@@ -122,20 +123,24 @@ def train_heads(
     targets = np.column_stack([labels.roles[role].quality for role in roles])
     matrix = read_matrix(labels.asks, progress)
     folds = folds_of(labels.groups, settings.folds, seed)
-    raw, apart = cross_fit(matrix, targets, labels.groups, folds, settings, seed, progress)
+    reference = reference_of(roles)
+    linear, grown, apart = cross_fit(matrix, targets, labels.groups, folds, settings, seed, progress)
+    share = _best_share(linear, grown, targets, settings, reference)
+    raw = linear + share * (grown - linear)
     arrays = fit_heads(matrix, targets, labels.groups, settings, seed)
     if progress is not None:
         progress("training", settings.folds + 1, settings.folds + 1)
-    curves = np.stack([fit_curve(raw[:, at], targets[:, at]) for at in range(len(roles))])
+    curves = fit_curves(raw, targets, reference)
     distances = np.sort(apart)[:: max(len(apart) // 512, 1)]
     arrays = {**arrays, "head_curves": curves, "head_novelty_distances": distances.astype(np.float64)}
-    quality = _calibrated_apart(raw, targets, folds)
+    quality = _calibrated_apart(raw, targets, folds, reference)
     manifest = {
         "version": HEADS_VERSION,
         "roles": list(roles),
+        "reference": roles[reference],
         "folds": settings.folds,
         "trees": len(arrays["head_tree_values"]),
-        "tree_share": settings.tree_share,
+        "tree_share": share,
         "calibration_error": {role: round(_error(quality[:, at], targets[:, at]), 6) for at, role in enumerate(roles)},
     }
     novelty = np.searchsorted(distances, apart) / len(distances)
@@ -177,18 +182,18 @@ def cross_fit(
     settings: HeadSettings,
     seed: int,
     progress: Progress | None = None,
-) -> tuple[Floats, Floats]:
-    """Scores and distances of every row from heads that were trained without its fold."""
-    raw, apart = np.zeros(targets.shape), np.zeros(len(targets))
+) -> tuple[Floats, Floats, Floats]:
+    """Linear scores, the trees' (or the same again) and the distance of each row, by heads trained without its fold."""
+    linear, grown, apart = np.zeros(targets.shape), np.zeros(targets.shape), np.zeros(len(targets))
     count = int(folds.max()) + 1
     for fold in range(count):
         inside, outside = np.flatnonzero(folds != fold), np.flatnonzero(folds == fold)
         inner = [groups[row] for row in inside.tolist()]
         arrays = fit_heads(matrix.take(inside), targets[inside], inner, settings, seed)
-        raw[outside], apart[outside] = score(arrays, matrix.take(outside), settings.tree_share)
+        linear[outside], grown[outside], apart[outside] = _parts(arrays, matrix.take(outside))
         if progress is not None:
             progress("training", fold + 1, count + 1)
-    return raw, apart
+    return linear, grown, apart
 
 
 def fit_heads(
@@ -225,17 +230,32 @@ def fit_heads(
     return arrays | _novelty(arrays, matrix, deviations, settings, seed)
 
 
-def score(arrays: Mapping[str, NDArray[Any]], matrix: Matrix, tree_share: float) -> tuple[Floats, Floats]:
-    """Scores before calibration and distances from what was trained on, as the predictor computes them one by one."""
-    from llmrouter.routing.trees import Trees
+def score(arrays: Mapping[str, NDArray[Any]], matrix: Matrix, tree_share: float) -> Floats:
+    """Scores before calibration, as the predictor computes them one by one."""
+    linear, grown, _ = _parts(arrays, matrix)
+    return linear + tree_share * (grown - linear)
 
+
+def _parts(arrays: Mapping[str, NDArray[Any]], matrix: Matrix) -> tuple[Floats, Floats, Floats]:
+    """Linear scores, the trees' scores (without trees, the linear ones again), and distances from the training rows."""
     deviations = _deviations(arrays, matrix)
-    raw = _linear_scores(arrays, matrix, deviations)
+    linear = grown = _linear_scores(arrays, matrix, deviations)
     if len(arrays["head_tree_values"]):
         trees = Trees.of(*(arrays[f"head_tree_{name}"] for name in ("features", "bounds", "values", "counts")))
-        grown = np.array([trees.scores(row) for row in np.hstack((deviations, raw))])
-        raw = raw + tree_share * (grown - raw)
-    return raw, _distances(arrays, matrix, deviations)
+        grown = np.array([trees.scores(row) for row in np.hstack((deviations, linear))])
+    return linear, grown, _distances(arrays, matrix, deviations)
+
+
+def _best_share(linear: Floats, grown: Floats, targets: Floats, settings: HeadSettings, reference: int) -> float:
+    """How much the trees should count, by the squared error of predicted gains (and of the reference's quality)."""
+
+    def error(share: float) -> float:
+        wrong = linear + share * (grown - linear) - targets
+        gains = wrong - wrong[:, reference, None]
+        gains[:, reference] = wrong[:, reference]
+        return float(np.nanmean(gains**2))
+
+    return min(settings.tree_shares, key=error) if (grown != linear).any() else 0.0
 
 
 def _out_of_fold(design: Any, targets: Floats, groups: Sequence[str], settings: HeadSettings, seed: int) -> Floats:
@@ -409,13 +429,12 @@ def _error(quality: Floats, target: Floats) -> float:
     return found.error if found is not None else 0.0
 
 
-def _calibrated_apart(raw: Floats, targets: Floats, folds: NDArray[np.intp]) -> Floats:
+def _calibrated_apart(raw: Floats, targets: Floats, folds: NDArray[np.intp], reference: int) -> Floats:
     """Each fold's scores through curves that were fitted to the other folds."""
     quality = np.zeros(raw.shape)
     for fold in range(int(folds.max()) + 1):
         inside, outside = folds != fold, folds == fold
-        for at in range(raw.shape[1]):
-            quality[outside, at] = read_curve(fit_curve(raw[inside, at], targets[inside, at]), raw[outside, at])
+        quality[outside] = calibrate(fit_curves(raw[inside], targets[inside], reference), raw[outside], reference)
     return quality
 
 

@@ -1,14 +1,14 @@
 """What the prompt alone says about how well each role's model will do: linear tables and compiled trees.
 
 The linear score of a role is the sum of the weights of the ask's words, of its runs of bytes and of its counts. Where
-there are trees, they look at the counts and at all linear scores, and the two are averaged. A curve turns the score
-into an expected quality. The arrays (`head_…`) are written by
+there are trees, they look at the counts and at all linear scores, and the two are averaged. Curves turn the scores
+into expected qualities (`offline.calibration`). The arrays (`head_…`) are written by
 `offline.heads`, and what is computed here is what was computed when they were fitted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
@@ -55,8 +55,9 @@ class _Seen:
 class Predictor:
     """Predicts from the arrays of one artefact; stateless, any thread may ask."""
 
-    def __init__(self, roles: Sequence[str], arrays: Mapping[str, NDArray[Any]], tree_share: float) -> None:
-        self.roles = tuple(roles)
+    def __init__(self, heads: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
+        self.roles = tuple(heads["roles"])
+        self._reference = self.roles.index(heads["reference"])
         count = len(self.roles)
         self._words = _table(arrays["head_words"], arrays["head_word_idf"])
         self._chars = _table(arrays["head_chars"], arrays["head_char_idf"])
@@ -64,7 +65,7 @@ class Predictor:
         self._means = _floats(arrays["head_hand_mean"])
         self._scales = _floats(arrays["head_hand_scale"])
         self._bias = _floats(arrays["head_bias"])
-        self._tree_share = tree_share
+        self._tree_share = float(heads["tree_share"])
         self._trees = None
         if len(arrays["head_tree_values"]):
             self._trees = Trees.of(
@@ -99,7 +100,7 @@ class Predictor:
             raise ArtefactError("the artefact's heads name no roles; train the artefact again")
         try:
             _check(len(roles), artefact.arrays)
-            return cls(roles, artefact.arrays, float(heads["tree_share"]))
+            return cls(heads, artefact.arrays)
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise ArtefactError(f"the artefact's heads are not whole: {error}; train the artefact again") from error
 
@@ -140,12 +141,18 @@ class Predictor:
         return _Seen(raw, deviations, word_norm, char_norm, (word_rarity, char_rarity))
 
     def _calibrated(self, raw: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Read each role's score off its curve, straight between evenly spaced points."""
-        place = (np.clip(raw, self._low, self._high) - self._low) * (self._steps / (self._high - self._low))
+        """The reference's quality off its curve, and what it gains over each other role off that role's."""
+        best = raw[self._reference]
+        apart = best - raw
+        apart[self._reference] = best
+        place = (np.clip(apart, self._low, self._high) - self._low) * (self._steps / (self._high - self._low))
         step = np.minimum(place.astype(np.intp), self._steps - 1)
         left = self._curves.take(self._rows + step)
         right = self._curves.take(self._rows + step + 1)
-        return np.asarray(left + (place - step) * (right - left))
+        read = left + (place - step) * (right - left)
+        quality = read[self._reference] - read
+        quality[self._reference] = read[self._reference]
+        return np.asarray(np.clip(quality, 0.0, 1.0))
 
     def _novelty(self, seen: _Seen) -> float:
         place = novelty_numbers(seen.deviations, *seen.rarity) @ self._whitening[:-1] + self._whitening[-1]

@@ -38,7 +38,8 @@ class Trees:
         """
         depth = int(values.shape[1]).bit_length() - 1
         trees = len(values)
-        if values.shape != (trees, 1 << depth) or features.shape != bounds.shape != (trees, (1 << depth) - 1):
+        nodes = (trees, (1 << depth) - 1)
+        if values.shape != (trees, 1 << depth) or features.shape != nodes or bounds.shape != nodes:
             raise ValueError("the arrays are not those of complete trees")
         if int(heads.sum()) != trees or (len(heads) and heads.min() < 1):
             raise ValueError("the heads do not have the trees")

@@ -58,7 +58,7 @@ def predictor_of(fitted: FittedHeads) -> Predictor:
 
 def test_serving_gives_the_scores_of_training(heads: FittedHeads) -> None:
     asks = labels_of(60, seed=5).asks
-    trained, _ = score(heads.arrays, read_matrix(asks), heads.manifest["tree_share"])
+    trained = score(heads.arrays, read_matrix(asks), heads.manifest["tree_share"])
     served = np.array([predictor_of(heads).raw_scores(features_of(ask)) for ask in asks])
     assert len(heads.arrays["head_tree_values"]) == 12
     np.testing.assert_allclose(served, trained, rtol=0, atol=1e-9)
