@@ -12,7 +12,7 @@ from llmrouter.cli.output import complain, print_json, print_table, say, warn
 from llmrouter.errors import UsageError
 
 if TYPE_CHECKING:
-    from llmrouter.config import Config
+    from llmrouter.config import Config, TierConfig
     from llmrouter.offline.build_labels import BuildSettings, Built
     from llmrouter.offline.label_items import LabelItem
     from llmrouter.offline.upstreams import ToolCalls, Upstreams
@@ -41,6 +41,9 @@ def build(
         int, typer.Option("--samples", metavar="N", min=0, max=64, help="Further answers of each model, for agreement.")
     ] = 0,
     signals: Annotated[bool, typer.Option("--signals", help="Keep what log-probabilities say.")] = False,
+    self_check: Annotated[
+        bool, typer.Option("--self-check", help="Ask each model whether its answer is right.")
+    ] = False,
     limit: Annotated[int | None, typer.Option("--limit", metavar="N", min=1, help="At most so many items.")] = None,
     max_tokens: Annotated[
         int, typer.Option("--max-tokens", metavar="N", min=1, help="Output cap of items that do not say.")
@@ -68,6 +71,8 @@ def build(
         max_tokens=max_tokens,
         samples=samples,
         signals=signals,
+        prefix_tokens=_held_back(loaded, tier),
+        self_check=self_check,
         concurrency=concurrency,
     )
     try:
@@ -131,7 +136,7 @@ def _models(config: Config, given: str | None, tier_id: str | None) -> tuple[str
 
     if tier_id is not None and tier_id not in config.tiers:
         raise UsageError(f"--tier {tier_id!r}: there is no such tier{suggest(tier_id, config.tiers)}")
-    tier = config.tiers[tier_id] if tier_id is not None else next(iter(config.tiers.values()))
+    tier = _tier(config, tier_id)
     roles = {f"peer{number}": peer for number, peer in enumerate(tier.peers, 1)}
     roles |= {role: tier.roles[role] for role in ("small", "large", "frontier") if role in tier.roles}
     if given is None:
@@ -146,6 +151,15 @@ def _models(config: Config, given: str | None, tier_id: str | None) -> tuple[str
             raise UsageError(f"--models {name.strip()!r}: the model {model!r} is there twice")
         chosen.append(model)
     return tuple(chosen)
+
+
+def _tier(config: Config, tier_id: str | None) -> TierConfig:
+    return config.tiers[tier_id] if tier_id is not None else next(iter(config.tiers.values()))
+
+
+def _held_back(config: Config, tier_id: str | None) -> int:
+    """Tokens of a stream that the tier looks at before anything is sent."""
+    return _tier(config, tier_id).cascade.hold_back_tokens
 
 
 def _suite(source: str, tenant: str | None) -> list[LabelItem]:

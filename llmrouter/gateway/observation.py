@@ -9,6 +9,7 @@ from llmrouter.gateway.logprobs import entries_of
 from llmrouter.pricing.cost import normalise_usage
 from llmrouter.quality.folding import fold
 from llmrouter.routing.confidence import signals_from_logprobs
+from llmrouter.routing.selfcheck import alternatives
 from llmrouter.types import Observation, TokenSignals, Usage
 
 __all__ = ["observe_prefix", "observe_whole"]
@@ -49,7 +50,7 @@ def _observe(choices: _Choices, entries: Mapping[int, list[Any]], usage: Usage, 
         tool_calls=tuple(_calls(_message(choice)) for choice in choices),
         refused=tuple(_refused(choice) for choice in choices),
         signals=tuple(_signals(entries.get(position) or []) for position in range(len(choices))),
-        first_token=_alternatives(entries.get(0) or []),
+        first_token=alternatives(entries.get(0) or []),
         usage=usage,
         whole=whole,
     )
@@ -90,18 +91,3 @@ def _refused(choice: Mapping[str, Any]) -> bool:
 
 def _signals(entries: list[Any]) -> TokenSignals | None:
     return signals_from_logprobs(entries) if entries else None
-
-
-def _alternatives(entries: list[Any]) -> dict[str, float]:
-    """Log-probability of each alternative of the first token, the token itself among them."""
-    first = entries[0] if entries and isinstance(entries[0], Mapping) else {}
-    alternatives = first.get("top_logprobs")
-    return {
-        each["token"]: float(each["logprob"])
-        for each in [first, *(alternatives if isinstance(alternatives, list) else ())]
-        if isinstance(each, Mapping) and isinstance(each.get("token"), str) and _number(each.get("logprob"))
-    }
-
-
-def _number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -23,7 +23,8 @@ from llmrouter.offline.label_items import LabelItem
 from llmrouter.offline.label_journal import Journal
 from llmrouter.offline.upstreams import CallFailed, Complete, Completion, ToolCalls
 from llmrouter.quality.label_files import read_objects, write_objects
-from llmrouter.types import ChatRequest, TokenSignals, Usage, value
+from llmrouter.routing.selfcheck import alternatives, p_true, self_check_request
+from llmrouter.types import ChatRequest, Observation, TokenSignals, Usage, value
 
 __all__ = ["BuildSettings", "Built", "Outside", "build_labels"]
 
@@ -41,7 +42,11 @@ class BuildSettings:
     """Further answers of each model, drawn to see whether it agrees with itself."""
     sample_temperature: float = 0.7
     signals: bool = False
-    """Ask for log-probabilities and keep what they say of the answer."""
+    """Ask for log-probabilities and keep what they say of the answer and of its beginning."""
+    prefix_tokens: int = 24
+    """Length of that beginning: what a tier withholds of a stream to judge it (`cascade.hold_back_tokens`)."""
+    self_check: bool = False
+    """Ask the model whether its answer is right, and keep how likely it was to say yes."""
     concurrency: int = 8
 
 
@@ -182,7 +187,7 @@ class _Run:
             self._journal.add({"id": key[0], "built": key[1], "model": model, "result": result})
             self.built.truncated += result.get("truncated", False)
             self.built.estimated += result.get("estimated", False)
-            self.built.cost_usd += result["cost_usd"] + result.get("samples_cost_usd", 0.0)
+            self.built.cost_usd += sum(result.get(name, 0.0) for name in _COSTS)
         self.built.calls += 1
 
     async def _result(self, item: LabelItem, model: str) -> _Result:
@@ -206,12 +211,31 @@ class _Run:
             result["estimated"] = True
         if answer.finish[0] == "length":
             result["truncated"] = True
-        signals = self._outside.signals(list(answer.logprobs)) if settings.signals and answer.logprobs else None
-        if signals is not None:
-            result["signals"] = asdict(signals)
+        if settings.signals:
+            result |= self._signals(answer)
+        if settings.self_check:
+            result |= await self._self_checked(item, model, answer)
         if settings.samples:
             result |= await self._sampled(item, model)
         return result
+
+    def _signals(self, answer: Completion) -> _Result:
+        """What the tokens say, of the whole answer and of as much as would be held back of a stream."""
+        entries, count = list(answer.logprobs), self._settings.prefix_tokens
+        found = {"signals": self._outside.signals(entries), "prefix_signals": self._outside.signals(entries[:count])}
+        return {name: asdict(each) for name, each in found.items() if each is not None}
+
+    async def _self_checked(self, item: LabelItem, model: str, answer: Completion) -> _Result:
+        """What the model says of its own answer, asked as a tier would ask."""
+        ask = self_check_request(self._request(item, model, {}), answer.texts[0])
+        said = await self._outside.complete(model, ask)
+        sure = p_true(Observation(said.texts, said.finish, first_token=alternatives(said.logprobs)))
+        return {
+            **({} if sure is None else {"p_true": sure}),
+            "self_check_input_tokens": said.usage.input_tokens,
+            "self_check_output_tokens": said.usage.output_tokens,
+            "self_check_cost_usd": float(self._outside.cost_usd(model, said.usage)),
+        }
 
     async def _sampled(self, item: LabelItem, model: str) -> _Result:
         """Further answers: in one request where the model can, so that the prompt is read once."""
@@ -221,8 +245,11 @@ class _Run:
             answers = [await self._outside.complete(model, self._request(item, model, {**wanted, "n": count}))]
         else:
             answers = [await self._outside.complete(model, self._request(item, model, wanted)) for _ in range(count)]
+        scored = [each for answer in answers for each in self._scored(item, answer)]
         return {
-            "samples": [short for each in answers for _, short in self._scored(item, each)],
+            "samples": [short for _, short in scored],
+            **({} if item.scorer is None else {"sample_scores": [score for score, _ in scored]}),
+            "sample_chars": [len(text) for each in answers for text in each.texts],
             "samples_output_tokens": sum(each.usage.output_tokens for each in answers),
             "samples_cost_usd": float(sum(self._outside.cost_usd(model, each.usage) for each in answers)),
         }
@@ -261,6 +288,10 @@ def _digest(item: LabelItem, settings: BuildSettings) -> str:
     """The same for runs whose results are good for one another."""
     cap = item.max_tokens if item.max_tokens is not None else settings.max_tokens
     asked = [settings.temperature, settings.samples, settings.sample_temperature, settings.signals, cap]
+    if settings.signals:
+        asked.append(settings.prefix_tokens)
+    if settings.self_check:
+        asked.append("self_check")
     said = [dict(item.content), dict(item.asked), item.expected, *asked]
     return hashlib.sha256(orjson.dumps(said, option=orjson.OPT_SORT_KEYS)).hexdigest()[:16]
 
@@ -270,11 +301,31 @@ def _against_reference(results: Mapping[str, _Result], reference: str) -> dict[s
     truth = results[reference]["answer"] if reference in results else None
     if truth is None:
         return {}
-    return {model: {**each, "score": float(each["answer"] == truth)} for model, each in results.items()}
+    return {
+        model: {
+            **each,
+            "score": float(each["answer"] == truth),
+            **({"sample_scores": [float(said == truth) for said in each["samples"]]} if "samples" in each else {}),
+        }
+        for model, each in results.items()
+    }
 
 
 _MAPS = ("input_tokens", "output_tokens", "cost_usd", "out_chars")
-_OPTIONAL_MAPS = ("signals", "samples", "samples_output_tokens", "samples_cost_usd")
+_OPTIONAL_MAPS = (
+    "signals",
+    "prefix_signals",
+    "p_true",
+    "self_check_input_tokens",
+    "self_check_output_tokens",
+    "self_check_cost_usd",
+    "samples",
+    "sample_scores",
+    "sample_chars",
+    "samples_output_tokens",
+    "samples_cost_usd",
+)
+_COSTS = ("cost_usd", "self_check_cost_usd", "samples_cost_usd")
 _MARKS = ("estimated", "truncated")
 
 

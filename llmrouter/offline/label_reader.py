@@ -14,6 +14,7 @@ import numpy as np
 import orjson
 
 from llmrouter.errors import UsageError
+from llmrouter.offline.label_checks import AnswerChecks, answer_checks, samples_as_labels
 from llmrouter.offline.label_files import objects_in, source_name
 from llmrouter.offline.label_report import LabelReport, RoleCount, SourceReport
 from llmrouter.offline.labels import LabelSet, RoleLabels
@@ -43,8 +44,9 @@ def read_labels(
     """Read label files, folders, saved data sets and stores (`objects_in`) as one set.
 
     A row without `source` is of the source that its file is named after. Objects of one item that name different models
-    are put together. Left out and told: rows of sources without roles, without a prompt, without scores of the two
-    extreme roles of their source, repeats, and faulty objects as long as they are few.
+    are put together. Where a source has no peers, further answers of the small model take their places. Left out and
+    told: rows of sources without roles, without a prompt, without scores of the two extreme roles of their source,
+    repeats, and faulty objects as long as they are few.
 
     Args:
         tell: given what became of all objects, before the result.
@@ -61,7 +63,7 @@ def read_labels(
         tell(report)
     if not rows:
         raise UsageError("; ".join(["no usable labels", *report.lines()]))
-    return _as_set(rows, {source: roles.of(source) for source in report.sources})
+    return _as_set(rows, {source: reading.roles_of(source) for source in report.sources})
 
 
 @dataclass(slots=True)
@@ -75,11 +77,23 @@ class _Row:
     ask: Ask | None = None
     labels: dict[str, Label] = field(default_factory=dict)
     """By role."""
+    checks: dict[str, AnswerChecks] = field(default_factory=dict)
+    """By role, where something is known."""
+    samples: tuple[Label, ...] = ()
+    """Further answers of the small model."""
 
     def add(self, row: LabelRow, labels: Mapping[str, Label]) -> None:
-        """Take what this object says and the ones before it did not."""
+        """Take what this object says and the ones before it did not.
+
+        Raises:
+            Faulty: what it tells of an answer is not what it should be.
+        """
         extra = _extra(row)
+        told = {role: found for role, label in labels.items() if (found := answer_checks(extra, label)) is not None}
+        samples = samples_as_labels(extra, labels["small"]) if "small" in labels else ()
         self.labels = {**labels, **self.labels}
+        self.checks = {**told, **self.checks}
+        self.samples = self.samples or samples
         self.group = self.group or row.item.group
         split = extra.get("split")
         self.split = self.split or (split if isinstance(split, str) else None)
@@ -97,6 +111,8 @@ class _Reading:
     """Source → every model that it has scores of."""
     wanted: dict[str, frozenset[str]] = field(default_factory=dict)
     """Source → models that play a role."""
+    sampled: dict[str, int] = field(default_factory=dict)
+    """Source → how many places of peers are taken by further answers of its small model."""
 
     def take(self, file: Path, progress: Progress | None) -> None:
         objects = faulty = 0
@@ -167,12 +183,21 @@ class _Reading:
             self.left_out["of other models only"] += 1
         known.add(row, found)
 
+    def roles_of(self, source: str) -> Mapping[str, str]:
+        """Role → model of a source, those among them whose place further samples take."""
+        roles = self.roles.of(source)
+        return roles | {f"peer{number}": roles["small"] for number in range(1, self.sampled.get(source, 0) + 1)}
+
     def complete(self) -> list[_Row]:
         """The rows that can be used; counts the others."""
         self._check_models()
         rows = []
         for row in self.rows.values():
-            extremes = _extremes(self.roles.of(row.source))
+            roles = self.roles.of(row.source)
+            if row.samples and "peer1" not in roles:
+                row.labels |= {f"peer{number}": each for number, each in enumerate(row.samples, 1)}
+                self.sampled[row.source] = max(self.sampled.get(row.source, 0), len(row.samples))
+            extremes = _extremes(roles)
             missing = [role for role in extremes if role not in row.labels]
             if missing:
                 self.left_out[f"no score of {' and '.join(missing)}"] += 1
@@ -203,7 +228,7 @@ class _Reading:
             used=len(rows),
             left_out=dict(self.left_out),
             faults=tuple(self.faults),
-            sources={source: _of_source(each, self.roles.of(source)) for source, each in by_source.items()},
+            sources={source: _of_source(each, self.roles_of(source)) for source, each in by_source.items()},
         )
 
 
@@ -270,7 +295,7 @@ def _as_set(rows: Sequence[_Row], models: Mapping[str, Mapping[str, str]]) -> La
         splits=tuple(row.split for row in rows),
         asks=tuple(row.ask for row in rows if row.ask is not None),
         inclusion=np.array([_inclusion(row) for row in rows]),
-        roles={role: _column([row.labels.get(role) for row in rows]) for role in names},
+        roles={role: _column(role, rows) for role in names},
         models=models,
     )
 
@@ -287,14 +312,28 @@ def _inclusion(row: _Row) -> float:
     return min(said, default=1.0)
 
 
-def _column(labels: Sequence[Label | None]) -> RoleLabels:
+def _column(role: str, rows: Sequence[_Row]) -> RoleLabels:
+    labels = [row.labels.get(role) for row in rows]
     usages = [orjson.loads(label.usage) if label is not None else {} for label in labels]
     return RoleLabels(
         quality=np.array([math.nan if label is None else label.score for label in labels]),
         answers=tuple(None if label is None else _answer(label) for label in labels),
         out_chars=np.array([_number(usage.get("out_chars")) for usage in usages]),
         cost_usd=np.array([_number(usage.get("cost_usd")) for usage in usages]),
+        **_checks_columns([row.checks.get(role) for row in rows]),
     )
+
+
+def _checks_columns(checks: Sequence[AnswerChecks | None]) -> dict[str, Any]:
+    if not any(checks):
+        return {}
+    known = [AnswerChecks() if each is None else each for each in checks]
+    return {
+        "signals": tuple(each.signals for each in known),
+        "prefix_signals": tuple(each.prefix_signals for each in known),
+        "p_true": np.array([each.p_true for each in known]),
+        "self_check_share": np.array([each.self_check_share for each in known]),
+    }
 
 
 def _number(given: Any) -> float:

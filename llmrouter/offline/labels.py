@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from llmrouter.routing.ask import Ask
+from llmrouter.types import TokenSignals
 
 __all__ = ["Floats", "LabelSet", "RoleLabels"]
 
@@ -28,6 +29,28 @@ class RoleLabels:
     """Shape (n,): characters of the whole answer; NaN where not known."""
     cost_usd: Floats
     """Shape (n,): NaN where not known."""
+    signals: tuple[TokenSignals | None, ...] = ()
+    """What log-probabilities say of the whole answer, and"""
+    prefix_signals: tuple[TokenSignals | None, ...] = ()
+    """of its beginning, as much as is held back of a stream. These and the following are empty where no row has any."""
+    p_true: Floats = field(default_factory=lambda: np.empty(0))
+    """Shape (n,): how likely the model was to say that its answer is right; NaN where it was not asked."""
+    self_check_share: Floats = field(default_factory=lambda: np.empty(0))
+    """Shape (n,): what asking it took, as a share of what the answer took; NaN where not known."""
+
+    def take(self, rows: NDArray[np.intp]) -> RoleLabels:
+        """The rows at these positions, in that order."""
+        positions = rows.tolist()
+        return RoleLabels(
+            quality=self.quality[rows],
+            answers=tuple(self.answers[i] for i in positions),
+            out_chars=self.out_chars[rows],
+            cost_usd=self.cost_usd[rows],
+            signals=tuple(self.signals[i] for i in positions) if self.signals else (),
+            prefix_signals=tuple(self.prefix_signals[i] for i in positions) if self.prefix_signals else (),
+            p_true=self.p_true[rows] if len(self.p_true) else self.p_true,
+            self_check_share=self.self_check_share[rows] if len(self.self_check_share) else self.self_check_share,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +84,6 @@ class LabelSet:
             splits=tuple(self.splits[i] for i in positions),
             asks=tuple(self.asks[i] for i in positions),
             inclusion=self.inclusion[rows],
-            roles={
-                role: RoleLabels(
-                    quality=column.quality[rows],
-                    answers=tuple(column.answers[i] for i in positions),
-                    out_chars=column.out_chars[rows],
-                    cost_usd=column.cost_usd[rows],
-                )
-                for role, column in self.roles.items()
-            },
+            roles={role: column.take(rows) for role, column in self.roles.items()},
             models=self.models,
         )

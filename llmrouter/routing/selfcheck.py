@@ -8,12 +8,20 @@ from __future__ import annotations
 import dataclasses
 import math
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from llmrouter.types import ChatRequest, Observation
 
-__all__ = ["QUESTION", "p_true", "peer_request", "sampled_request", "self_check_request", "with_logprobs"]
+__all__ = [
+    "QUESTION",
+    "alternatives",
+    "p_true",
+    "peer_request",
+    "sampled_request",
+    "self_check_request",
+    "with_logprobs",
+]
 
 QUESTION = "Is the answer above correct? Reply with one word only: Yes or No."
 """What a model is asked about its own answer."""
@@ -83,6 +91,25 @@ def self_check_request(request: ChatRequest, answer_text: str) -> ChatRequest:
         message_count=request.message_count + 2,
         last_user_text=QUESTION,
     )
+
+
+def alternatives(entries: Sequence[Any]) -> dict[str, float]:
+    """Log-probability of each alternative of the first token, the token itself among them.
+
+    Args:
+        entries: of a chat choice's `logprobs.content`, as the engine gave them.
+    """
+    first = entries[0] if entries and isinstance(entries[0], Mapping) else {}
+    others = first.get("top_logprobs")
+    return {
+        each["token"]: float(each["logprob"])
+        for each in [first, *(others if isinstance(others, list) else ())]
+        if isinstance(each, Mapping) and isinstance(each.get("token"), str) and _is_number(each.get("logprob"))
+    }
+
+
+def _is_number(given: Any) -> bool:
+    return isinstance(given, int | float) and not isinstance(given, bool)
 
 
 def p_true(observation: Observation) -> float | None:

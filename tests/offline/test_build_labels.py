@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -18,6 +20,7 @@ from llmrouter.offline.label_items import LabelItem, read_golden
 from llmrouter.offline.label_reader import read_labels
 from llmrouter.offline.roles import Roles
 from llmrouter.offline.upstreams import CallFailed, Completion
+from llmrouter.routing.selfcheck import QUESTION
 from llmrouter.types import ChatRequest, TokenSignals, Usage
 
 NOW = datetime(2026, 12, 1, tzinfo=UTC)
@@ -254,6 +257,74 @@ async def test_signals_come_from_log_probabilities(tmp_path):
     await built(sums(tmp_path, 1), tmp_path / "out.jsonl", models, BuildSettings(("s", "l"), signals=True))
     assert models.asked[0][1].fields["logprobs"] is True
     assert rows(tmp_path / "out.jsonl")[0]["signals"]["l"]["mean_logprob"] == -0.1
+
+
+async def test_the_beginning_of_an_answer_has_signals_of_its_own(tmp_path):
+    class Long(Models):
+        async def complete(self, model: str, request: ChatRequest) -> Completion:
+            return Completion(("1",), ("stop",), Usage(1, output_tokens=40), ("entry",) * 40)
+
+    settings = BuildSettings(("s",), signals=True, prefix_tokens=24)
+    world = replace(outside(Long()), signals=lambda entries: TokenSignals(len(entries), -0.1, -0.1, -0.1))
+    await build_labels(sums(tmp_path, 1), tmp_path / "out.jsonl", settings, world)
+    (row,) = rows(tmp_path / "out.jsonl")
+    assert row["signals"]["s"]["tokens"] == 40
+    assert row["prefix_signals"]["s"]["tokens"] == 24
+
+
+class Unsure(Models):
+    """Says of each answer that it is right with the given odds."""
+
+    async def complete(self, model: str, request: ChatRequest) -> Completion:
+        if request.last_user_text != QUESTION:
+            return await super().complete(model, request)
+        self.asked.append((model, request))
+        likely = [{"token": " Yes", "logprob": math.log(0.6)}, {"token": "No", "logprob": math.log(0.2)}]
+        return Completion(("Yes",), ("stop",), Usage(12, output_tokens=1), ({**likely[0], "top_logprobs": likely},))
+
+
+async def test_a_self_check_tells_how_sure_the_model_is_and_what_asking_took(tmp_path):
+    models = Unsure()
+    done = await built(sums(tmp_path, 1), tmp_path / "out.jsonl", models, BuildSettings(("s",), self_check=True))
+    (row,) = rows(tmp_path / "out.jsonl")
+    assert row["p_true"]["s"] == pytest.approx(0.75)
+    assert row["self_check_input_tokens"] == {"s": 12}
+    assert row["self_check_cost_usd"] == {"s": 1.0}
+    assert done.cost_usd == 5 + 1
+    asked = models.asked[1][1]
+    assert [each["role"] for each in asked.fields["messages"]] == ["user", "assistant", "user"]
+    assert asked.fields["messages"][1]["content"] == "The answer is 1."
+    assert asked.max_output_tokens == 1
+
+
+async def test_each_sample_has_its_score_and_length(tmp_path):
+    settings = BuildSettings(("s", "l"), samples=2)
+    await built(sums(tmp_path, 3), tmp_path / "out.jsonl", settings=settings)
+    assert rows(tmp_path / "out.jsonl")[2]["sample_scores"] == {"s": [0.0, 0.0], "l": [1.0, 1.0]}
+    assert rows(tmp_path / "out.jsonl")[2]["sample_chars"] == {"s": [16, 16], "l": [16, 16]}
+
+
+async def test_samples_without_a_scorer_are_held_against_the_reference(tmp_path):
+    item = LabelItem("r", {"prompt": "7 + 1"}, {}, None, None, "same-as-reference", "null", source="samples:t")
+    await built([item], tmp_path / "out.jsonl", settings=BuildSettings(("s", "l"), samples=2))
+    assert rows(tmp_path / "out.jsonl")[0]["sample_scores"] == {"s": [0.0, 0.0], "l": [1.0, 1.0]}
+
+
+async def test_what_was_checked_is_not_asked_again_and_reads_back(tmp_path):
+    out, models = tmp_path / "out.jsonl", Unsure()
+    settings = BuildSettings(("s", "l"), samples=2, signals=True, self_check=True)
+    await built(sums(tmp_path, 3), out, models, settings)
+    before = out.read_text()
+    assert (await built(sums(tmp_path, 3), out, Unsure(), settings)).reused == 6
+    assert out.read_text() == before
+    labels = read_labels([out], Roles.of_models("s,l"))
+    small = labels.roles["small"]
+    assert list(labels.roles) == ["small", "large", "peer1", "peer2"]
+    assert (small.signals, small.prefix_signals) == ((SIGNALS,) * 3, (SIGNALS,) * 3)
+    assert small.p_true.tolist() == pytest.approx([0.75] * 3)
+    assert small.self_check_share.tolist() == pytest.approx([1 / 5] * 3)
+    assert labels.roles["peer2"].quality.tolist() == [1, 1, 0]
+    assert labels.roles["peer2"].answers == ("1", "2", "0")
 
 
 async def test_without_a_scorer_the_reference_says_what_is_right(tmp_path):

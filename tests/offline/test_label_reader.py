@@ -279,3 +279,72 @@ def test_progress_is_told_by_file(tmp_path):
     told = []
     read_labels([path], ROLES, progress=lambda file, count: told.append((file, count)))
     assert told == [(str(path), 500), (str(path), 1000), (str(path), 1001)]
+
+
+SURE = {"tokens": 3, "mean_logprob": -0.1, "min_logprob": -0.2, "first_logprob": -0.1}
+
+
+def test_what_checks_showed_becomes_columns(tmp_path):
+    more = {
+        "signals": {"8b": {**SURE, "tokens": 30}},
+        "prefix_signals": {"8b": SURE},
+        "p_true": {"8b": 0.75},
+        "input_tokens": {"8b": 40},
+        "output_tokens": {"8b": 10},
+        "self_check_input_tokens": {"8b": 19},
+        "self_check_output_tokens": {"8b": 1},
+    }
+    labels, _ = read(write(tmp_path / "a.jsonl", [row(1, **more), row(2)]))
+    small = labels.roles["small"]
+    assert [each and each.tokens for each in small.signals] == [30, None]
+    assert [each and each.tokens for each in small.prefix_signals] == [3, None]
+    assert small.p_true[0] == 0.75
+    assert small.self_check_share[0] == 0.4
+    assert np.isnan(small.p_true[1])
+    assert len(labels.roles["large"].p_true) == 0
+    turned = labels.take(np.array([1, 0])).roles["small"]
+    assert turned.signals == small.signals[::-1]
+    assert turned.p_true[1] == 0.75
+
+
+def test_samples_of_the_small_model_take_the_places_of_missing_peers(tmp_path):
+    more = {"samples": {"8b": ["7", None, "8"]}, "sample_scores": {"8b": [1, 0, 0]}, "sample_chars": {"8b": [5, 6, 7]}}
+    rows = [row(1, **more, samples_cost_usd={"8b": 0.3}), row(2)]
+    labels, report = read(write(tmp_path / "a.jsonl", rows))
+    assert labels.models["a"] == {"small": "8b", "large": "70b", "frontier": "best"} | dict.fromkeys(
+        ("peer1", "peer2", "peer3"), "8b"
+    )
+    peer = labels.roles["peer1"]
+    assert (peer.quality[0], peer.answers, peer.out_chars[0]) == (1, ("7", None), 5)
+    assert peer.cost_usd[0] == pytest.approx(0.1)
+    assert np.isnan(peer.quality[1])
+    assert report.sources["a"].roles["peer3"].labels == 1
+
+
+def test_samples_of_a_source_with_peers_are_left(tmp_path):
+    roles = Roles({"a": {"small": "8b", "large": "70b", "peer1": "best"}})
+    more = {"samples": {"8b": ["7"]}, "sample_scores": {"8b": [1]}}
+    labels, _ = read(write(tmp_path / "a.jsonl", [row(1, **more)]), roles)
+    assert labels.roles["peer1"].quality.tolist() == [1]
+    assert "peer2" not in labels.roles
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ({"p_true": {"8b": 1.5}}, "p_true: must be a number from 0 to 1"),
+        ({"signals": {"8b": {"tokens": 3}}}, "signals: `signals.mean_logprob` must be a number"),
+        ({"samples": {"8b": ["7", "8"]}, "sample_scores": {"8b": [1]}}, "sample_scores: must be a list of 2 scores"),
+        ({"samples": {"8b": ["7"]}, "sample_scores": {"8b": [math.inf]}}, "sample_scores: must be a number from 0"),
+    ],
+)
+def test_faulty_checks_are_told_with_their_line(tmp_path, more, told):
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps(row(1)) + "\n" + json.dumps(row(2, **more)).replace("Infinity", "7") + "\n")
+    with pytest.raises(UsageError, match=rf"a\.jsonl: line 2 \(id 'q-2'\): {told}"):
+        read(path)
+
+
+def test_keys_of_other_rows_that_are_called_the_same_are_passed_over(tmp_path):
+    labels, _ = read(write(tmp_path / "a.jsonl", [row(1, signals="smoke", samples=5, p_true={"else": "x"})]))
+    assert labels.roles["small"].signals == ()
