@@ -20,10 +20,10 @@ __all__ = ["POINTS", "calibrate", "fit_curves", "reference_of"]
 
 POINTS = 65
 """Points of a curve."""
-_ISOTONIC_FROM = 1500
+_ISOTONIC_FROM = 4000
 """Labels from which on a curve is isotonic."""
-_LEAST_BLOCK = 50
-"""Labels that a step of an isotonic curve stands on, at least."""
+_BLOCKS = 30
+"""Blocks of equally many labels that an isotonic curve is made of, before those that fall are joined."""
 _PULL = 3.0
 """Rows' worth of evidence for a straight line of no slope."""
 _TILT = 1e-4
@@ -92,7 +92,7 @@ def _straight(scores: Floats, quality: Floats, places: Floats) -> Floats:
 def _isotonic(scores: Floats, quality: Floats, places: Floats) -> Floats:
     """Blocks of rising means (pool adjacent violators), joined by straight lines between their middles."""
     order = np.argsort(scores, kind="stable")
-    parts = np.array_split(order, max(len(order) // _LEAST_BLOCK, 1))
+    parts = np.array_split(order, _BLOCKS)
     blocks: list[tuple[float, float, float]] = []
     for part in parts:
         block = (float(len(part)), float(scores[part].sum()), float(quality[part].sum()))

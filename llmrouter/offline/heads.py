@@ -22,7 +22,9 @@ from numpy.typing import NDArray
 from llmrouter.errors import UsageError
 from llmrouter.offline.calibrated import reliability
 from llmrouter.offline.calibration import calibrate, fit_curves, reference_of
+from llmrouter.offline.curves import Pair, measure
 from llmrouter.offline.labels import Floats, LabelSet
+from llmrouter.offline.roles import MAIN_ROLES
 from llmrouter.routing.ask import Ask
 from llmrouter.routing.features import CHAR_BITS, WORD_BITS, features_of
 from llmrouter.routing.predictor import HEADS_VERSION, MOST_DEVIATIONS
@@ -67,7 +69,7 @@ class HeadSettings:
     trees: int = 80
     """For each role; none below `trees_from` labels."""
     tree_shares: tuple[float, ...] = (0.0, 0.15, 0.3, 0.5)
-    """What the trees may count for, the line counting for the rest; what predicts gains best out of fold is taken."""
+    """What the trees may count for, the line counting for the rest; what sorts rows best out of fold is taken."""
     trees_from: int = 2000
     depth: int = 3
     rate: float = 0.07
@@ -125,7 +127,7 @@ def train_heads(
     folds = folds_of(labels.groups, settings.folds, seed)
     reference = reference_of(roles)
     linear, grown, apart = cross_fit(matrix, targets, labels.groups, folds, settings, seed, progress)
-    share = _best_share(linear, grown, targets, settings, reference)
+    share = _best_share(linear, grown, targets, roles, settings)
     raw = linear + share * (grown - linear)
     arrays = fit_heads(matrix, targets, labels.groups, settings, seed)
     if progress is not None:
@@ -246,16 +248,25 @@ def _parts(arrays: Mapping[str, NDArray[Any]], matrix: Matrix) -> tuple[Floats, 
     return linear, grown, _distances(arrays, matrix, deviations)
 
 
-def _best_share(linear: Floats, grown: Floats, targets: Floats, settings: HeadSettings, reference: int) -> float:
-    """How much the trees should count, by the squared error of predicted gains (and of the reference's quality)."""
+def _best_share(linear: Floats, grown: Floats, targets: Floats, roles: Sequence[str], settings: HeadSettings) -> float:
+    """How much the trees should count: as much as sorts the rows best by what the reference gains over the others."""
+    reference = reference_of(roles)
+    others = [at for at, role in enumerate(roles) if role in MAIN_ROLES and at != reference]
+    if not others or not (grown != linear).any():
+        return 0.0
 
-    def error(share: float) -> float:
-        wrong = linear + share * (grown - linear) - targets
-        gains = wrong - wrong[:, reference, None]
-        gains[:, reference] = wrong[:, reference]
-        return float(np.nanmean(gains**2))
+    def sorted_by(share: float) -> float:
+        raw = linear + share * (grown - linear)
+        return sum(_area(raw[:, reference] - raw[:, at], targets[:, at], targets[:, reference]) for at in others)
 
-    return min(settings.tree_shares, key=error) if (grown != linear).any() else 0.0
+    return max(settings.tree_shares, key=sorted_by)
+
+
+def _area(score: Floats, weak: Floats, strong: Floats) -> float:
+    """APGR, or that of chance where the strong model gains nothing."""
+    rows = np.isfinite(weak) & np.isfinite(strong)
+    found = measure(score[rows], Pair(weak[rows], strong[rows])).apgr
+    return 0.5 if found is None else found
 
 
 def _out_of_fold(design: Any, targets: Floats, groups: Sequence[str], settings: HeadSettings, seed: int) -> Floats:

@@ -17,7 +17,7 @@ def drawn(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     return 0.4 + 0.5 * (truth - 0.5), (rng.random((n, 2)) < truth).astype(float)
 
 
-@pytest.mark.parametrize("n", [200, 4000])
+@pytest.mark.parametrize("n", [200, 5000])
 def test_predictions_are_right_on_average_where_scores_are_not(n: int) -> None:
     raw, outcomes = drawn(n)
     quality = calibrate(fit_curves(raw, outcomes, 1), raw, 1)
@@ -25,7 +25,7 @@ def test_predictions_are_right_on_average_where_scores_are_not(n: int) -> None:
     assert abs(raw.mean() - outcomes.mean()) > 0.05
 
 
-@given(st.integers(0, 50), st.sampled_from([12, 300, 2000]))
+@given(st.integers(0, 50), st.sampled_from([12, 300, 5000]))
 @settings(max_examples=15)
 def test_the_order_of_predicted_gains_stays(seed: int, n: int) -> None:
     raw, outcomes = drawn(n, seed)
