@@ -26,7 +26,9 @@ from llmrouter.cli import (
     rules_artefact,
     samples,
     serve,
+    simulate_routing,
     store,
+    train_router,
     usage,
 )
 from llmrouter.cli.output import complain
@@ -47,8 +49,14 @@ def build_app() -> typer.Typer:
     app.command("doctor", short_help="Check machine, store and replicas.", epilog=doctor.EXAMPLE)(doctor.doctor)
     app.command("limits", short_help="Show limits and their use.", epilog=limits.EXAMPLE)(limits.limits)
     app.command("usage", short_help="Add up requests, tokens and dollars.", epilog=usage.EXAMPLE)(usage.usage)
+    app.command("train-router", short_help="Train the router on labels.", epilog=train_router.EXAMPLE)(
+        train_router.train_router
+    )
     app.command("eval-router", short_help="Measure a trained router on labels.", epilog=eval_router.EXAMPLE)(
         eval_router.eval_router
+    )
+    app.command("simulate-routing", short_help="Say what a router would have saved.", epilog=simulate_routing.EXAMPLE)(
+        simulate_routing.simulate_routing
     )
     app.add_typer(_keys())
     app.add_typer(_rules())

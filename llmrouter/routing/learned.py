@@ -57,7 +57,10 @@ class Considered:
 
     prediction: Prediction
     offers: Offers
+    wanted: Move
+    """What the policy wants."""
     move: Move
+    """What is done: the conversation's own model may win over it."""
     held: bool
 
 
@@ -102,7 +105,8 @@ class LearnedStrategy:
         tenant_id = given.principal.tenant_id
         self._share.came(tenant_id)
         considered = self.consider(given)
-        self._observed(considered.prediction, considered.move)
+        # Not what a conversation makes of it: that says nothing about the prompts.
+        self._observed(considered.prediction, considered.wanted)
         move = self._capped(considered.move, chain, tenant_id)
         return CascadePlan(
             self._decision(move),
@@ -128,7 +132,7 @@ class LearnedStrategy:
         held = self._held(given.request)
         offers = self._offers(given, held)
         move = self.policy.first(prediction, offers)
-        return Considered(prediction, offers, self._settled(move, given, ask), held)
+        return Considered(prediction, offers, move, self._settled(move, given, ask), held)
 
     def _decision(self, move: Move) -> Decision:
         route = "cascade" if move.action == "check" else move.role
