@@ -8,7 +8,7 @@ ask is, so it is left out and only counted. What is left out is recognised by it
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from llmrouter.types import ChatRequest, value
@@ -59,7 +59,7 @@ def ask_of(given: Any, tools: Any = (), *, max_output_tokens: int | None = None)
     if last is None:
         return Ask("", _history(turns), _tools(tools), 0, 0, max_output_tokens)
     before = turns[:last]
-    said = "\n\n".join(text for role, text in before if role != "assistant") if len(turns[last][1]) > _REPEATED else ""
+    said = next((text for role, text in reversed(before) if role == "user"), "")
     text, left_out = _without_boilerplate(turns[last][1], said)
     count = 1 + sum(role == "user" for role, _ in before)
     return Ask(text, _history(before), _tools(tools), count, left_out, max_output_tokens)
@@ -72,9 +72,11 @@ _LINES = 8
 _OF_A_TURN, _OF_ALL = 240, 1200
 _OF_TOOLS = 2000
 
-_ASKS = re.compile(
-    r"<(user_query|user_request|userRequest|user_message|task|query|question|feedback|request)>(.*?)</\1>", re.S
-)
+_LONGEST = 60_000
+"""Characters of a turn that are looked at; of a longer one, the middle is passed over."""
+_MOST_TAGS = 256
+
+_ASKS = re.compile(r"<(user_query|user_request|userRequest|user_message|task|query|question|feedback|request)>")
 """Tags in which harnesses put what the user himself wrote."""
 
 _WRAPPED = re.compile(
@@ -84,8 +86,7 @@ _WRAPPED = re.compile(
     r"|layout|instructions?|contents?|selection|errors?|state|structure|tree|viewed_files|attachments?|snippets?"
     r"|documents?|viewed|history|directory|listing|memory|summary|calls?)"
     r"|env|context|instructions|INSTRUCTIONS|reminder|attachments|editorContext|reminderInstructions|gitStatus)"
-    r"(?:\s[^<>]{0,200})?>.*?</\1>",
-    re.S,
+    r"(?:\s[^<>]{0,200})?>"
 )
 """What harnesses add on their own, in tags of its own."""
 
@@ -97,7 +98,7 @@ _DIFF = re.compile(
 
 _ATTACHED = re.compile(
     r"(?:^(?:"
-    r"\s+at \S[^\n]*|\s+File \"[^\n]*"  # a trace
+    r"[ \t]+at \S[^\n]*|[ \t]+File \"[^\n]*"  # a trace
     r"|\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d[^\n]*|\[?(?:TRACE|DEBUG|INFO|WARN|WARNING|ERROR|FATAL)\b[^\n]*"  # a log
     r"|[-dl](?:[r-][w-][xsStT-]){3}[^\n]*"  # a listing of files
     r"|[ ]*\d+[→|\t][^\n]*"  # numbered lines of a file
@@ -110,14 +111,17 @@ def _without_boilerplate(text: str, said_before: str) -> tuple[str, int]:
     """The text without what is recognised as boilerplate, and how many characters that was. An ask that would vanish
     stays as it is."""
     kept = text
-    if "<" in kept and "</" in kept:
-        own = [found.group(2).strip() for found in _ASKS.finditer(kept)]
-        kept = "\n".join(own) if any(own) else _WRAPPED.sub("\n", kept)
+    if len(text) > _LONGEST:
+        kept = f"{text[: _LONGEST * 2 // 3]}\n{text[-_LONGEST // 3 :]}"
+    if "</" in kept:
+        own = [inside for _, _, inside in _tagged(kept, _ASKS) if inside.strip()]
+        kept = "\n".join(own) if own else _without(kept, _tagged(kept, _WRAPPED))
     if kept.count("\n") >= _LINES:
         kept = _ATTACHED.sub("\n", f"{kept}\n")
         if "\n@@ " in kept:
             kept = _DIFF.sub("\n", kept)
-    if said_before:
+    if said_before and len(kept) >= _REPEATED:
+        said_before = said_before[:_LONGEST]
         parts = kept.split("\n\n")
         kept = "\n\n".join(part for part in parts if len(part) < _REPEATED or part not in said_before)
     if kept is text:
@@ -126,6 +130,29 @@ def _without_boilerplate(text: str, said_before: str) -> tuple[str, int]:
     if not kept:
         return text, 0
     return kept, max(len(text.strip()) - len(kept), 0)
+
+
+def _tagged(text: str, opening: re.Pattern[str]) -> Iterator[tuple[int, int, str]]:
+    """Where each tag begins, where its closing one ends, and what stands between; in linear time, whatever the text."""
+    at, seen = 0, 0
+    never_closed: set[str] = set()
+    while seen < _MOST_TAGS and (found := opening.search(text, at)):
+        seen += 1
+        name, at = found.group(1), found.end()
+        end = -1 if name in never_closed else text.find(f"</{name}>", at)
+        if end < 0:
+            never_closed.add(name)
+            continue
+        yield found.start(), end + len(name) + 3, text[at:end]
+        at = end + len(name) + 3
+
+
+def _without(text: str, parts: Iterable[tuple[int, int, str]]) -> str:
+    kept, at = [], 0
+    for begin, end, _ in parts:
+        kept.append(text[at:begin])
+        at = end
+    return "\n".join([*kept, text[at:]]) if at else text
 
 
 def _history(turns: Sequence[tuple[str, str]]) -> str:

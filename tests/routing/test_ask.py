@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -109,6 +110,36 @@ def test_the_extract_of_a_long_conversation_is_bounded_and_keeps_the_newest() ->
     assert len(ask.history) < 1400
     assert "turn 39" in ask.history
     assert "turn 3 " not in ask.history
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "</x>" + "<task>" * 60_000,
+        "</x>" + "<system-reminder>" * 20_000,
+        "</x>" + "<env a>" * 50_000,
+        "\n" * 400_000,
+        " at x" * 80_000,
+        "\n".join(["2026-01-02 10:00"] * 7 + ["x"]) * 4000,
+        "@@ -1 +1 @@\n" * 30_000,
+        "a\n\n" * 100_000,
+    ],
+)
+def test_no_text_takes_long_to_read(text: str) -> None:
+    """Against a plain look at every character, which takes a few milliseconds for these."""
+    begun = time.process_time()
+    sum(map(ord, text))
+    plain = time.process_time() - begun
+    begun = time.process_time()
+    ask_of([{"role": "user", "content": text}] * 2)
+    assert time.process_time() - begun < 30 * plain + 0.05
+
+
+def test_the_middle_of_a_very_long_turn_is_passed_over() -> None:
+    ask = ask_of("begin " + "x" * 200_000 + " end")
+    assert ask.text.startswith("begin ")
+    assert ask.text.endswith(" end")
+    assert ask.boilerplate == 200_010 - len(ask.text)
 
 
 json_values: st.SearchStrategy[Any] = st.recursive(
