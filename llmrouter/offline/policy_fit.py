@@ -35,7 +35,10 @@ Progress: TypeAlias = Callable[[str, int, int], None]
 """Told what is being done, how much is done and how much there is to do."""
 
 _FOLDS = 5
-_PENALTY = 30.0
+_LEAST_PENALTY, _MOST_PENALTY, _ROWS_A_PENALTY = 5.0, 150.0, 70.0
+"""The penalty grows by 1 with so many rows: many labels are of many sources, whose differences the kinds share."""
+_PROMPT_PENALTY_SHARE = 0.2
+"""The table of the prompt has few features, and a source without answers has nothing but that."""
 _VALUE_PENALTY = 3.0
 _LEAST_WEIGHT = 0.1
 """Of a row that the mix does not count: what it shows of its kind of prompt is better than nothing."""
@@ -43,7 +46,7 @@ _MOST_PEERS = 4
 _FEWEST_COMPARED = 30
 """Rows of one kind of answer with agreement, below which answers of that kind are never compared."""
 _NOVELTY_LIMIT = 0.995
-_SURE = 0.8
+_SURE = 0.9
 """Confidence, for one point looked at alone, with which the chosen point's loss is below the limit. Half, that is the
 estimate itself, would break the promise every second time; more would give away saving that is probably there."""
 _MARGINS = (0.1, 0.05, 0.03, 0.02, 0.01, 0.0)
@@ -104,7 +107,8 @@ def fit_policy(
     folds = _folds(labels.groups, seed)
     points = _points()
     novel = None if novelty is None else novelty > _NOVELTY_LIMIT
-    fitting = _Fitting(rows, learning, unit, points, policy)
+    penalty = min(_MOST_PENALTY, _LEAST_PENALTY + len(labels) / _ROWS_A_PENALTY)
+    fitting = _Fitting(rows, learning, unit, points, penalty)
     shape = (len(points), len(labels))
     quality, cost, ended = np.zeros(shape), np.zeros(shape), np.zeros(shape, dtype=np.intp)
     held = np.unique(folds)
@@ -165,7 +169,7 @@ class _Fitting:
     weights: Floats
     costs: Mapping[str, float]
     points: Sequence[tuple[float, float]]
-    policy: str
+    penalty: float
 
     def fit(
         self, chosen: NDArray[np.bool_], folds: NDArray[np.intp]
@@ -182,25 +186,30 @@ class _Fitting:
 
     def tables(self, chosen: NDArray[np.bool_]) -> dict[str, StageTables]:
         rows, used = self.rows, chosen
-        found = {"prompt": StageTables(self._table(rows.prompt[used], rows.kind[used], rows.targets[used], used))}
+        light = _PROMPT_PENALTY_SHARE * self.penalty
+        prompt = self._table(rows.prompt[used], rows.kind[used], rows.targets[used], used, light)
+        found = {"prompt": StageTables(prompt)}
         for name, stage in rows.stages.items():
             there = used & stage.rows
             answers = there[stage.answer_row]
-            ahead = self._table(stage.features[there], rows.kind[there], stage.targets(rows)[there], there)
+            targets = stage.targets(rows)[there]
+            ahead = self._table(stage.features[there], rows.kind[there], targets, there, self.penalty)
             answer = fit_kind_table(
                 stage.answer_features[answers],
                 rows.kind[stage.answer_row[answers]],
                 len(rows.kinds),
                 stage.answer_quality[answers, None],
                 self.weights[stage.answer_row[answers]],
-                penalty=_PENALTY,
+                penalty=self.penalty,
             )
             found[name] = StageTables(ahead, answer)
         return found
 
-    def _table(self, features: Floats, kinds: NDArray[np.intp], targets: Floats, rows: NDArray[np.bool_]) -> KindTable:
+    def _table(
+        self, features: Floats, kinds: NDArray[np.intp], targets: Floats, rows: NDArray[np.bool_], penalty: float
+    ) -> KindTable:
         count = len(self.rows.kinds)
-        return fit_kind_table(features, kinds, count, targets, self.weights[rows], penalty=_PENALTY)
+        return fit_kind_table(features, kinds, count, targets, self.weights[rows], penalty=penalty)
 
     def _linear(self, basis: Floats, targets: Floats, weights: Floats) -> Floats:
         return fit_linear(basis, targets, weights, penalty=_VALUE_PENALTY)

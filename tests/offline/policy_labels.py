@@ -57,7 +57,7 @@ def made_labels(
         sources=sources,
         groups=tuple(f"g{row // 2}" for row in range(n)),
         splits=(None,) * n,
-        asks=tuple(Ask(_text(row, rng.choice(_WORDS, 3 + row % 9), ease[row])) for row in range(n)),
+        asks=tuple(Ask(_text(row, rng.choice(_WORDS, 3 + row % 9).tolist(), ease[row])) for row in range(n)),
         inclusion=np.ones(n),
         roles=columns,
         models={source: {role: f"{role}-model" for role in roles} for source in set(sources)},
