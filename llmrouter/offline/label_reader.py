@@ -186,7 +186,8 @@ class _Reading:
     def roles_of(self, source: str) -> Mapping[str, str]:
         """Role → model of a source, those among them whose place further samples take."""
         roles = self.roles.of(source)
-        return roles | {f"peer{number}": roles["small"] for number in range(1, self.sampled.get(source, 0) + 1)}
+        sampled = range(1, self.sampled.get(source, 0) + 1)
+        return {**roles, **{f"peer{number}": roles["small"] for number in sampled}}
 
     def complete(self) -> list[_Row]:
         """The rows that can be used; counts the others."""

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from llmrouter import __version__
 from llmrouter.errors import UsageError
 from llmrouter.offline.certificate import Certificate, broken_promise_estimate, certify
+from llmrouter.offline.check_fit import FittedChecks, fit_checks
 from llmrouter.offline.evaluation import Evaluation, Options, evaluate
 from llmrouter.offline.heads import FittedHeads, HeadSettings, folds_of, train_heads
 from llmrouter.offline.labels import Floats, LabelSet
@@ -140,6 +141,7 @@ def train(
     metrics = {
         "cross_fitted": first is None,
         **_metrics(evaluation, held_out),
+        "checks": final.checks.metrics(),
         "n_test": len(test),
         "decision_us": round(decided.decision_us, 1),
         "decision_us_p99": round(decided.decision_us_p99, 1),
@@ -165,12 +167,13 @@ def _set_apart(labels: LabelSet, seed: int) -> tuple[NDArray[np.intp], NDArray[n
 
 @dataclass(frozen=True, slots=True)
 class _Fit:
-    """Heads, policy and certificate of one set of rows."""
+    """Heads, policy, checks of single answers and certificate of one set of rows."""
 
     labels: LabelSet
     options: TrainOptions
     heads: FittedHeads
     policy: FittedPolicy
+    checks: FittedChecks
     certificate: Certificate
     guarantee: Mapping[str, Any] | None
     chosen: int
@@ -201,6 +204,7 @@ class _Fit:
             "heads": dict(self.heads.manifest),
             "calibration": _statistics(self),
             "policy_parameters": {**self.policy.parameters, "chosen": self.chosen, "certified": certified},
+            "checks": [table.table() for table in self.checks.tables],
             "guarantee": None if options.generic else self.guarantee,
             "certificate": _told(self.certificate),
             "metrics": dict(metrics),
@@ -226,9 +230,10 @@ def _fit(labels: LabelSet, options: TrainOptions, progress: Progress, stage: str
         seed=options.seed,
         progress=lambda what, done, of: progress(f"{stage}: {what}", done, of),
     )
+    checks = FittedChecks() if options.policy == "route" else fit_checks(labels, seed=options.seed)
     certificate, guarantee = _certified(labels, policy, options, progress)
     chosen = certificate.index if options.promised else int(policy.parameters["chosen"])
-    return _Fit(labels, options, heads, policy, certificate, guarantee, chosen)
+    return _Fit(labels, options, heads, policy, checks, certificate, guarantee, chosen)
 
 
 def _certified(

@@ -13,14 +13,14 @@ would say, spread around `q` as it was spread on the labels:
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Self
 
 from llmrouter.routing.confidence import Confidence
 from llmrouter.routing.evidence import Check, Evidence, Move, Offers, Policy, Prediction
 from llmrouter.types import value
 
-__all__ = ["SINGLE_CHECKS", "CheckTable", "CheckedPolicy"]
+__all__ = ["SINGLE_CHECKS", "CheckTable", "CheckedPolicy", "log_odds"]
 
 SINGLE_CHECKS: tuple[Check, ...] = ("logprobs", "self_check", "verifier")
 """Those that need no second answer."""
@@ -43,6 +43,8 @@ class CheckTable:
     intercept: float = 0.0
     """and what is added."""
     rows: int = 0
+    held: bool = False
+    """Of `logprobs`: fitted on the beginnings of answers that are held back of a stream, not on whole answers."""
 
     def probability(self, evidence: Evidence) -> float | None:
         """That the examined answer is good; None where the check found nothing."""
@@ -51,7 +53,11 @@ class CheckTable:
                 return None
             return self.confidence.probability(evidence.signals)
         found = evidence.p_true if self.check == "self_check" else evidence.verdict
-        return None if found is None else _expit(self.intercept + self.weight * _logit(found))
+        return None if found is None else self.of_finding(found)
+
+    def of_finding(self, found: float) -> float:
+        """What a self-check's or verifier's own figure, from 0 to 1, means."""
+        return _expit(self.intercept + self.weight * log_odds(found))
 
     def table(self) -> dict[str, Any]:
         """As JSON values, for an artefact's manifest; `of` reads it."""
@@ -64,6 +70,7 @@ class CheckTable:
             "weight": self.weight,
             "intercept": self.intercept,
             "rows": self.rows,
+            "held": self.held,
         }
 
     @classmethod
@@ -79,7 +86,9 @@ class CheckTable:
         levels = tuple(_number(table, "levels", each) for each in table.get("levels") or ())
         if not levels or not all(0 <= each <= 1 for each in levels):
             raise ValueError(f"the table of {check} must have `levels` from 0 to 1")
-        given = table.get("confidence")
+        given, held = table.get("confidence"), table.get("held", False)
+        if not isinstance(held, bool) or (held and check != "logprobs"):
+            raise ValueError(f"the table of {check}: `held` must be false, or true for logprobs, not {held!r}")
         return cls(
             check=check,
             levels=levels,
@@ -88,6 +97,7 @@ class CheckTable:
             weight=_number(table, "weight", table.get("weight")),
             intercept=_number(table, "intercept", table.get("intercept")),
             rows=int(_number(table, "rows", table.get("rows", 0))),
+            held=held,
         )
 
 
@@ -95,45 +105,57 @@ class CheckedPolicy:
     """A policy of routes and agreement, with checks of single answers beside it; implements `evidence.Policy`.
 
     Args:
-        tables: of the role `small`, by check.
+        tables: of the role `small`; one a check, and one more of `logprobs` for held-back beginnings.
         costs: what a call of each role costs, the reference model's being 1.
         tradeoff: quality (0 to 1) that the cost of one reference call is worth.
+        margin: quality by which a check must be worth more than what the inner policy does.
+        novelty_limit: requests that are less like what was learned from are left to the inner policy.
     """
 
     def __init__(
-        self, inner: Policy, tables: Mapping[Check, CheckTable], *, costs: Mapping[str, float], tradeoff: float
+        self,
+        inner: Policy,
+        tables: Iterable[CheckTable],
+        *,
+        costs: Mapping[str, float],
+        tradeoff: float,
+        margin: float = 0.0,
+        novelty_limit: float = 1.0,
     ) -> None:
         self._inner = inner
-        self._tables = dict(tables)
+        self._tables = {(table.check, table.held): table for table in tables}
         self._costs = dict(costs)
         self._tradeoff = tradeoff
+        self._margin = margin
+        self._novelty_limit = novelty_limit
 
     def first(self, prediction: Prediction, offers: Offers) -> Move:
         move = self._inner.first(prediction, offers)
-        if move.action == "check":
+        if move.action == "check" or prediction.novelty > self._novelty_limit:
             return move
-        open_checks = [check for check in SINGLE_CHECKS if check in offers.checks and check in self._tables]
+        offered = [check for check in SINGLE_CHECKS if check in offers.checks]
+        open_checks = [check for check in offered if (check, offers.held) in self._tables]
         if not open_checks or "small" not in offers.roles or "small" not in prediction.quality:
             return move
         best = max(open_checks, key=lambda check: self._worth(check, prediction, offers))
-        if self._worth(best, prediction, offers) <= self._direct(move.role, prediction):
+        if self._worth(best, prediction, offers) - self._margin <= self._direct(move.role, prediction):
             return move
         quality = prediction.quality["small"]
         return Move("check", "small", best, score=quality, reason=f"try:small {quality:.2f}")
 
     def following(self, prediction: Prediction, offers: Offers, evidence: Sequence[Evidence]) -> Move:
         newest = evidence[-1]
-        table = self._tables.get(newest.check)
+        table = self._tables.get((newest.check, offers.held))
         if table is None:
             return self._inner.following(prediction, offers, evidence)
         role, up = self._up(prediction, offers)
         found = None if newest.faults else table.probability(newest)
-        if role is None or (found is not None and found >= up):
+        if role is None or (found is not None and found >= up + self._margin):
             return Move("accept", newest.role, score=found, reason=f"{newest.check}:{_shown(found)}")
         return Move("route", role, score=prediction.quality[role], reason=f"{newest.check}:{_shown(found)}")
 
     def _worth(self, check: Check, prediction: Prediction, offers: Offers) -> float:
-        table = self._tables[check]
+        table = self._tables[check, offers.held]
         _, up = self._up(prediction, offers)
         spread = _around(prediction.quality["small"], table.levels)
         cost = self._costs.get("small", 0.0) * (1 + table.extra_cost)
@@ -153,7 +175,7 @@ class CheckedPolicy:
 
 def _around(mean: float, levels: Sequence[float]) -> list[float]:
     """The levels, moved along the log-odds until their mean is the given one."""
-    logits = [_logit(each) for each in levels]
+    logits = [log_odds(each) for each in levels]
     low, high = -20.0, 20.0
     for _ in range(30):
         shift = (low + high) / 2
@@ -164,7 +186,8 @@ def _around(mean: float, levels: Sequence[float]) -> list[float]:
     return [_expit(each + (low + high) / 2) for each in logits]
 
 
-def _logit(probability: float) -> float:
+def log_odds(probability: float) -> float:
+    """Of a probability from 0 to 1, which is kept a little away from both ends; natural logarithm."""
     bounded = min(max(probability, _EDGE), 1 - _EDGE)
     return math.log(bounded / (1 - bounded))
 

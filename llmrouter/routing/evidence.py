@@ -62,6 +62,8 @@ class Offers:
     peers: int = 0
     """Further cheap answers that can be had for agreement: other models', or more samples of the small one's."""
     kind: AnswerKind = "text"
+    held: bool = False
+    """The answer is streamed: a check sees no more than the beginning that is held back."""
 
 
 @value

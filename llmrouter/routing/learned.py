@@ -182,6 +182,7 @@ class LearnedStrategy:
             checks=frozenset(checks),
             peers=peers,
             kind=kind,
+            held=held,
         )
 
     def _capped(self, move: Move, chain: Sequence[Candidate], tenant_id: str) -> Move:

@@ -1,5 +1,5 @@
 """The policy of an artefact: routes and agreement as they were learned, and checks of single answers where it has
-tables for them."""
+tables for them and promises nothing that these would change."""
 
 from __future__ import annotations
 
@@ -25,10 +25,18 @@ def policy_of(artefact: Artefact, point: int | None = None) -> Policy:
     try:
         learned = LearnedPolicy.of(artefact, point)
         tables = [CheckTable.of(table) for table in artefact.manifest.get("checks") or ()]
-        tradeoff = float(parameters["points"][learned.point]["tradeoff"])
+        chosen = parameters["points"][learned.point]
+        tradeoff, margin = float(chosen["tradeoff"]), float(chosen["margin"])
+        novelty_limit = float(parameters["novelty_limit"])
         costs = {role: float(cost) for role, cost in parameters["costs"].items()}
     except (IndexError, KeyError, TypeError, ValueError) as error:
         raise ArtefactError(f"its policy cannot be used: {error}; train the artefact again") from error
-    if not tables or learned.point == 0:
+    if not tables or learned.point == 0 or _is_promised(artefact, learned.point):
         return learned
-    return CheckedPolicy(learned, {table.check: table for table in tables}, costs=costs, tradeoff=tradeoff)
+    return CheckedPolicy(learned, tables, costs=costs, tradeoff=tradeoff, margin=margin, novelty_limit=novelty_limit)
+
+
+def _is_promised(artefact: Artefact, point: int) -> bool:
+    """Whether the artefact's guarantee is of this operating point; it was shown without checks of single answers."""
+    certified = artefact.manifest["policy_parameters"].get("certified")
+    return artefact.manifest.get("guarantee") is not None and certified is not None and point <= int(certified)

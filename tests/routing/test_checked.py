@@ -1,3 +1,4 @@
+import dataclasses
 from collections.abc import Sequence
 
 import pytest
@@ -30,8 +31,8 @@ class Inner:
         return Move("accept", "small", reason="inner")
 
 
-def policy(move=Move("route", "frontier"), tables=(LOGPROBS,), tradeoff=0.1) -> CheckedPolicy:  # noqa: B008
-    return CheckedPolicy(Inner(move), {each.check: each for each in tables}, costs=COSTS, tradeoff=tradeoff)
+def policy(move=Move("route", "frontier"), tables=(LOGPROBS,), tradeoff=0.1, **more) -> CheckedPolicy:  # noqa: B008
+    return CheckedPolicy(Inner(move), tables, costs=COSTS, tradeoff=tradeoff, **more)
 
 
 def offers(*checks) -> Offers:
@@ -97,7 +98,7 @@ def test_the_best_of_the_other_roles_counts_its_cost():
 def test_information_is_never_worth_less_than_no_information(quality, levels):
     """A free check of a free answer is at least as good as the better of accepting blindly and going on."""
     table = CheckTable("verifier", tuple(levels), 0.0)
-    free = CheckedPolicy(Inner(Move("route", "large")), {"verifier": table}, costs={}, tradeoff=0.0)
+    free = CheckedPolicy(Inner(Move("route", "large")), [table], costs={}, tradeoff=0.0)
     seen = Prediction({"small": quality, "large": 0.5})
     assert free._worth("verifier", seen, offers("verifier")) >= max(quality, 0.5) - 1e-3
 
@@ -114,3 +115,33 @@ def test_a_table_survives_being_written_down(table):
 def test_a_broken_table_is_refused_by_name(change):
     with pytest.raises(ValueError, match="table"):
         CheckTable.of(SELF_CHECK.table() | change)
+
+
+HELD = dataclasses.replace(LOGPROBS, held=True, confidence=Confidence(WEIGHTS, -9.0, 500))
+
+
+def test_a_held_back_beginning_has_a_table_of_its_own():
+    held = dataclasses.replace(offers("logprobs"), held=True)
+    assert policy().first(EVEN, held).action == "route"
+    both = policy(tables=(LOGPROBS, HELD))
+    assert both.first(EVEN, held).action == "check"
+    assert both.following(EVEN, held, [evidence(signals=SURE)]).action == "route"
+    assert both.following(EVEN, offers("logprobs"), [evidence(signals=SURE)]).action == "accept"
+
+
+def test_a_novel_request_is_left_to_the_inner_policy():
+    novel = dataclasses.replace(EVEN, novelty=0.999)
+    assert policy(novelty_limit=0.995).first(novel, offers("logprobs")).action == "route"
+    assert policy(novelty_limit=0.995).first(EVEN, offers("logprobs")).action == "check"
+
+
+def test_a_margin_keeps_requests_where_they_were():
+    assert policy(margin=0.5).first(EVEN, offers("logprobs")).action == "route"
+    doubtful = TokenSignals(tokens=5, mean_logprob=-0.18, min_logprob=-0.5, first_logprob=-0.2)
+    assert policy().following(EVEN, offers("logprobs"), [evidence(signals=doubtful)]).action == "accept"
+    assert policy(margin=0.19).following(EVEN, offers("logprobs"), [evidence(signals=doubtful)]).action == "route"
+
+
+def test_only_log_probabilities_can_be_held():
+    with pytest.raises(ValueError, match="`held` must be false"):
+        CheckTable.of(SELF_CHECK.table() | {"held": True})
