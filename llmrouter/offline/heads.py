@@ -61,7 +61,8 @@ class HeadSettings:
     """Directions of the other fit; fewer where there are few rows."""
     rank_penalty: float = 1.0
     few: float = 1000.0
-    """Rows up to which the second fit alone counts; with n rows, it counts for this number divided by n."""
+    """Rows up to which the second fit alone counts; with n rows, it counts for this number divided by n, and with five
+    times as many it is left out."""
     chars: float = 0.4
     """What the runs of bytes count for beside the words."""
     hand: float = 0.03
@@ -320,14 +321,16 @@ def _two_fits(design: Any, targets: Floats, settings: HeadSettings, seed: int) -
     ridge, svd = _sklearn()
     used = np.flatnonzero(design.getnnz(axis=0))
     design = design[:, used]
-    share = min(1.0, settings.few / len(targets))
-    rank = max(2, min(settings.rank, len(targets) // 12, len(used) - 1))
-    _, _, axes = svd(design, rank, random_state=seed, n_iter=2)
-    low = ridge(alpha=settings.rank_penalty).fit(design @ axes.T, targets)
-    found = share * (low.coef_.reshape(targets.shape[1], -1) @ axes)
+    share = min(1.0, settings.few / len(targets)) if len(targets) < 5 * settings.few else 0.0
+    found = np.zeros((targets.shape[1], len(used)))
+    if share > 0.0:
+        rank = max(2, min(settings.rank, len(targets) // 12, len(used) - 1))
+        _, _, axes = svd(design, rank, random_state=seed, n_iter=2)
+        low = ridge(alpha=settings.rank_penalty).fit(design @ axes.T, targets)
+        found += share * (low.coef_.reshape(targets.shape[1], -1) @ axes)
     if share < 1.0:
         full = ridge(alpha=settings.penalty, solver="sparse_cg", tol=1e-4, max_iter=300).fit(design, targets)
-        found = found + (1.0 - share) * full.coef_.reshape(targets.shape[1], -1)
+        found += (1.0 - share) * full.coef_.reshape(targets.shape[1], -1)
     weights = np.zeros((columns, targets.shape[1]))
     weights[used] = found.T
     return weights, np.asarray(targets.mean(axis=0) - np.asarray(design.mean(axis=0)).ravel() @ found.T)
@@ -355,6 +358,7 @@ def _trees(numbers: Floats, targets: Floats, settings: HeadSettings, seed: int) 
             max_depth=settings.depth,
             min_samples_leaf=settings.leaf,
             subsample=0.5,
+            max_features=0.25,
             random_state=seed,
         ).fit(numbers[rows], targets[rows, role])
         start = float(targets[rows, role].mean()) / settings.trees
