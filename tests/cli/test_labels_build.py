@@ -181,12 +181,15 @@ def test_a_real_engine_is_started_asked_and_stopped(tmp_path: Path):
     out = tmp_path / "labels.jsonl"
     rows = [{"id": "q", "prompt": "Say the word hello.", "expected": "hello", "scorer": "contains"}]
     command = ("labels", "build", suite(tmp_path, *rows), "--models", "s", "--out", out, "-c", config, "--signals")
-    done = llmrouter(*command, "--max-tokens", "20", "--json")
+    done = llmrouter(*command, "--self-check", "--max-tokens", "20", "--json")
     assert done.code == 0, done.err
     (row,) = written(out)
     assert row["output_tokens"]["s"] > 0
     assert row["cost_usd"]["s"] > 0
     assert row["signals"]["s"]["mean_logprob"] < 0
+    assert row["prefix_signals"]["s"]["tokens"] <= 24
+    assert 0 <= row["p_true"]["s"] <= 1
+    assert row["self_check_output_tokens"] == {"s": 1}
     assert "estimated" not in row
 
 
