@@ -39,7 +39,7 @@ from llmrouter.routing.evidence import Prediction
 from llmrouter.routing.learned_policy import LearnedPolicy
 from llmrouter.routing.predictor import Predictor
 
-__all__ = ["Progress", "TrainOptions", "Trained", "train"]
+__all__ = ["Progress", "TrainOptions", "Trained", "labels_digest", "train"]
 
 Progress = Callable[[str, int, int], None]
 """Told what is being done, how much of it is done, and how much there is to do."""
@@ -184,7 +184,7 @@ class _Fit:
     def manifest(self, labels: LabelSet, created_at: datetime, metrics: Mapping[str, Any]) -> dict[str, Any]:
         """Without the entries that writing adds."""
         options = self.options
-        certified = self.certificate.index or None
+        certified = None if options.generic else self.certificate.index or None
         return {
             "created_at": created_at.isoformat(),
             "llmrouter_version": __version__,
@@ -194,7 +194,7 @@ class _Fit:
             "roles": _models(labels),
             "costs": {role: float(cost) for role, cost in options.costs.items()},
             "data": {
-                "digest": _digest(labels),
+                "digest": labels_digest(labels),
                 "n_train": len(self.labels),
                 "n_cal": self.certificate.n,
                 "n_test": metrics.get("n_test", 0),
@@ -347,7 +347,7 @@ def _present(mix: Mapping[str, float] | None, labels: LabelSet) -> Mapping[str, 
     return {source: weight for source, weight in mix.items() if source in sources}
 
 
-def _digest(labels: LabelSet) -> str:
+def labels_digest(labels: LabelSet) -> str:
     """SHA-256 over what was trained on, in the order of the rows."""
     whole = hashlib.sha256()
     for row in range(len(labels)):
