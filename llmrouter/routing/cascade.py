@@ -188,17 +188,27 @@ class CascadePlan:
         wanted = self._peers[self._asked_peers : move.peers] if move.check == "agreement" else ()
         self._asked_peers += len(wanted)
         if self._answered(move.role):
+            return self._beside(wanted)
+        return [self._own(move), *self._beside(wanted)]
+
+    def _beside(self, wanted: Sequence[Candidate]) -> list[Target]:
+        """Calls of the peers; further samples of the examined model come from one call where its engine can do that.
+
+        Its own answer stays the one that the client would have had alone, at the client's temperature.
+        """
+        mine = [each for each in wanted if self._is_sample(each)]
+        if not self._at_once or len(mine) < 2:
             return [self._peer(each) for each in wanted]
-        own = self._own(move)
-        samples = [each.role for each in wanted if each.model_id == own.model_id and self._at_once]
-        if samples:
-            self._choices = (move.role, *samples)
-            own = dataclasses.replace(own, ask=sampled_request(self._whole, len(self._choices)))
-        return [own, *(self._peer(each) for each in wanted if each.role not in samples)]
+        self._choices = tuple(each.role for each in mine)
+        ask = sampled_request(self._whole, len(mine))
+        together = Target(mine[0].model_id, mine[0].role, "check:agreement", ask=ask, observe=True)
+        return [together, *(self._peer(each) for each in wanted if not self._is_sample(each))]
+
+    def _is_sample(self, peer: Candidate) -> bool:
+        return peer.model_id == self._model(self._first.role).model_id
 
     def _peer(self, peer: Candidate) -> Target:
-        again = peer.model_id == self._model(self._first.role).model_id
-        ask = sampled_request(self._whole, 1) if again else peer_request(self._whole)
+        ask = sampled_request(self._whole, 1) if self._is_sample(peer) else peer_request(self._whole)
         return Target(peer.model_id, peer.role, "check:agreement", ask=ask, observe=True)
 
     def _own(self, move: Move) -> Target:
@@ -226,16 +236,16 @@ class CascadePlan:
         if seen is None:
             return
         kind = self._offers.kind
-        asked = len(self._choices) if outcome.target.role == self._first.role else 1
-        for choice, text in enumerate(seen.texts[: max(asked, 1)]):
+        role = outcome.target.role
+        roles = self._choices if self._choices and role == self._choices[0] else (role,)
+        for choice, (role, text) in enumerate(zip(roles, seen.texts, strict=False)):
             calls = seen.tool_calls[choice] if choice < len(seen.tool_calls) else ()
             faults = format_faults(self._request, seen, choice) if seen.whole else ()
             usable = None
             if seen.whole and not _UNFIT.intersection(faults):
                 usable = canonical(kind, text, calls, options=self._options_asked)
             characters = len(text) + sum(len(name) + len(arguments) for name, arguments in calls)
-            role = self._choices[choice] if outcome.target.role == self._first.role and self._choices else None
-            self._seen.append(_Seen(outcome, choice, role or outcome.target.role, usable, characters, faults))
+            self._seen.append(_Seen(outcome, choice, role, usable, characters, faults))
 
     def _judge(self, move: Move) -> Evidence:
         first = next(each for each in self._seen if each.role == move.role)

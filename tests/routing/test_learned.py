@@ -149,9 +149,9 @@ def test_further_samples_take_the_places_of_missing_peers():
     assert offered(asked(), ALL, samples=3).peers == 2
     assert offered(asked(), samples=3).peers == 2
     plan = learned(Move("check", "small", "agreement", peers=2), samples=3).plan(given(asked(), ALL))
-    lead = next(plan.steps())
-    assert lead.ask is not None
-    assert lead.ask.n == 3
+    (together,) = next(plan.steps()).beside
+    assert together.ask is not None
+    assert (together.model_id, together.ask.n) == ("m8", 2)
 
 
 def test_a_request_that_the_small_model_cannot_take_is_not_checked():
