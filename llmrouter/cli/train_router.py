@@ -208,8 +208,8 @@ def _summary(trained: Trained) -> list[str]:
     point = found.point
     return [
         (
-            f"on {found.n} rows set apart, the policy saves {point.cost_saving:.1%} at {point.quality_delta:+.2f} points "
-            f"against always {found.reference}, with {found.extra_calls:.2f} extra calls a request"
+            f"on {found.n} rows set apart, the policy saves {point.cost_saving:.1%} at {point.quality_delta:+.2f} "
+            f"points against always {found.reference}, with {found.extra_calls:.2f} extra calls a request"
         )
     ]
 

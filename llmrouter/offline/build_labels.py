@@ -287,7 +287,7 @@ class _Run:
 def _digest(item: LabelItem, settings: BuildSettings) -> str:
     """The same for runs whose results are good for one another."""
     cap = item.max_tokens if item.max_tokens is not None else settings.max_tokens
-    asked = [settings.temperature, settings.samples, settings.sample_temperature, settings.signals, cap]
+    asked: list[Any] = [settings.temperature, settings.samples, settings.sample_temperature, settings.signals, cap]
     if settings.signals:
         asked.append(settings.prefix_tokens)
     if settings.self_check:

@@ -76,7 +76,8 @@ class PolicyRows:
     def best(self) -> NDArray[np.intp]:
         """Position of each row's reference: the best role that it has."""
         there = ~np.isnan(self.targets)
-        return there.shape[1] - 1 - np.argmax(there[:, ::-1], axis=1)
+        found: NDArray[np.intp] = there.shape[1] - 1 - np.argmax(there[:, ::-1], axis=1)
+        return found
 
     @property
     def reference_quality(self) -> Floats:

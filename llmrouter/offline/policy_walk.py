@@ -78,7 +78,8 @@ class Walked:
 
     def cost(self, prices: Mapping[str, float]) -> Floats:
         """Of all calls together, with the price of each role's."""
-        return np.sum([called * prices[role] for role, called in self.calls.items()], axis=0)
+        total: Floats = np.sum([called * prices[role] for role, called in self.calls.items()], axis=0)
+        return total
 
 
 def value_bases(probabilities: Floats) -> Floats:
@@ -111,11 +112,11 @@ def values_of(
     if not reach.any():
         return values
     safe = rows.best
-
     prices = np.array([costs[role] for role in rows.roles])[safe]
 
     def routed(stage: StageStanding) -> Floats:
-        return _of_reference(rows, stage, safe)[:, None] + margins - np.outer(prices, tradeoffs)
+        worth: Floats = _of_reference(rows, stage, safe)[:, None] + margins - np.outer(prices, tradeoffs)
+        return worth
 
     for peers in limits:
         name, later = stage_name(peers), stage_name(peers, large=True)
@@ -138,10 +139,10 @@ def values_of(
             name = stage_name(peers)
             worth = gains[name]
             if peers < limit:
-                on = f"{name}_to_{limit}_of_{limit}"
-                values[on] = fit(standings.stages[name].basis[there], gains[stage_name(limit)][there], weights[there])
+                rest = f"{name}_to_{limit}_of_{limit}"
+                values[rest] = fit(standings.stages[name].basis[there], gains[stage_name(limit)][there], weights[there])
                 more = sum(costs[f"peer{number}"] for number in range(peers + 1, limit + 1))
-                worth = np.maximum(worth, standings.stages[name].basis @ values[on].T - tradeoffs * more)
+                worth = np.maximum(worth, standings.stages[name].basis @ values[rest].T - tradeoffs * more)
             values[f"first_to_{peers}_of_{limit}"] = fit(first[there], worth[there], weights[there])
     return values
 
