@@ -26,7 +26,7 @@ from llmrouter.offline.curves import Pair, measure
 from llmrouter.offline.labels import Floats, LabelSet
 from llmrouter.offline.roles import MAIN_ROLES
 from llmrouter.routing.ask import Ask
-from llmrouter.routing.features import CHAR_BITS, WORD_BITS, features_of
+from llmrouter.routing.features import CHAR_BITS, HAND, WORD_BITS, features_of
 from llmrouter.routing.predictor import HEADS_VERSION, MOST_DEVIATIONS
 from llmrouter.routing.trees import Trees
 
@@ -403,6 +403,8 @@ def _novelty(
     middle = numbers.mean(axis=0)
     spread, axes = np.linalg.eigh(np.cov(numbers.T) + 0.05 * np.eye(numbers.shape[1]))
     axes = axes / np.sqrt(spread)
+    # Labels seldom have a cap, and many clients always set one: that alone makes no ask a strange one.
+    axes[HAND.index("cap")] = 0.0
     whitening = np.vstack((axes, -middle @ axes))
     places = numbers @ axes + whitening[-1]
     centres = _centres(places, max(1, min(settings.clusters, len(places) // 20)), seed)

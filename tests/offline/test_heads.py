@@ -3,6 +3,7 @@ their group."""
 
 from __future__ import annotations
 
+import dataclasses
 from types import SimpleNamespace
 
 import numpy as np
@@ -120,6 +121,13 @@ def test_other_languages_and_other_texts_are_strange(heads: FittedHeads) -> None
     assert 0.3 < usual < 0.7
     for text in ("法国的首都是哪里 请详细说明。", "ما هي عاصمة فرنسا؟", "def f(x):\n    return {x: 1}\n" * 20):
         assert predictor.predict(Ask(text)).novelty > 0.95
+
+
+def test_a_cap_on_the_answer_makes_no_ask_strange(heads: FittedHeads) -> None:
+    predictor = predictor_of(heads)
+    for ask in labels_of(20, seed=9).asks:
+        capped = dataclasses.replace(ask, max_output_tokens=160)
+        assert predictor.predict(capped).novelty == pytest.approx(predictor.predict(ask).novelty)
 
 
 def test_an_explanation_names_words_and_roles(heads: FittedHeads) -> None:
