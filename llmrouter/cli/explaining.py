@@ -151,10 +151,14 @@ def _learned_facts(found: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [
         *facts,
         ("predicted", f"score of the answer: {quality}"),
-        ("novelty", f"{learned['novelty']:.0%} of the training prompts were less unlike the others"),
-        ("could check", f"{checks}; {learned['kind']}, on {learned['sees']}, with {learned['peers']} peers"),
+        ("novelty", f"{learned['novelty']:.1%} of the prompts it learned from were more usual than this one"),
+        ("may check", f"{learned['sees']}, compared as {learned['kind']}, by {checks}; {_peers(learned['peers'])}"),
         ("does", f"{found['role']} first, {then}"),
     ]
+
+
+def _peers(count: int) -> str:
+    return "nobody else is asked" if not count else f"up to {count} more answer{'s' if count > 1 else ''} to compare with"
 
 
 def _limit_row(limit: Mapping[str, Any]) -> tuple[str, ...]:

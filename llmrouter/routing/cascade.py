@@ -123,6 +123,11 @@ class CascadePlan:
         return self._decision
 
     @property
+    def chain(self) -> tuple[Candidate, ...]:
+        """The first model called and those that may replace it, in the order of trying."""
+        return self._from(self._first.role)
+
+    @property
     def evidence(self) -> tuple[Evidence, ...]:
         """What the checks have shown so far."""
         return tuple(self._evidence)

@@ -5,7 +5,7 @@ It asks the same compiled rules that serving asks, and quotes no prompt, so its 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -121,14 +121,13 @@ def explain(strategy: RulesStrategy, given: PlanInput) -> Explanation:
         model_id=choice.model_id,
         reason=choice.reason,
         filtered_out={role: model for role, model in strategy.tier.roles.items() if model not in able.by_model},
-        chain=links(strategy, given, choice.role),
+        chain=links(fallback_chain(strategy.tier, given.candidates, choice.role)),
         max_attempts=plan.bound().attempts,
     )
 
 
-def links(strategy: RulesStrategy, given: PlanInput, role: str) -> tuple[ChainLink, ...]:
-    """A role's model and those that may replace it, in the order of trying."""
-    return tuple(map(_link, fallback_chain(strategy.tier, given.candidates, role)))
+def links(chain: Iterable[Candidate]) -> tuple[ChainLink, ...]:
+    return tuple(map(_link, chain))
 
 
 def _verdicts(strategy: RulesStrategy, facts: Facts, able: Able, winner: str | None) -> tuple[Verdict, ...]:

@@ -6,6 +6,7 @@ import dataclasses
 
 from llmrouter.protocols import PlanInput
 from llmrouter.routing.ask import read_ask
+from llmrouter.routing.cascade import CascadePlan
 from llmrouter.routing.explain import Consideration, Explanation, explain, links
 from llmrouter.routing.learned import LearnedStrategy
 
@@ -19,16 +20,14 @@ def explain_learned(strategy: LearnedStrategy, given: PlanInput) -> Explanation:
     """
     by_rules = explain(strategy.rules, given)
     plan = strategy.plan(given)
-    decision = plan.decision
-    if not decision.route:
+    if not isinstance(plan, CascadePlan):
         return by_rules
-    role = decision.route if decision.route != "cascade" else "small"
-    chain = links(strategy.rules, given, role)
+    chain = links(plan.chain)
     return dataclasses.replace(
         by_rules,
-        role=role,
+        role=chain[0].role,
         model_id=chain[0].model_id,
-        reason=decision.reason,
+        reason=plan.decision.reason,
         chain=chain,
         max_attempts=plan.bound().attempts,
         learned=_considered(strategy, given),

@@ -170,6 +170,8 @@ class LearnedStrategy:
         checks: set[Check] = set()
         if chain[0].role == "small" and request.n == 1:
             checks = set(self.options.checks & ({"logprobs"} if held else _WHOLE_CHECKS))
+        if self.options.cascade.verifier is None:
+            checks -= {"verifier"}
         if "logprobs" not in able or (held and "tools" in request.needs):
             checks -= {"logprobs", "self_check"}
         if kind == "tool_call" or "json_schema" in request.needs:

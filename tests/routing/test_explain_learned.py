@@ -30,7 +30,7 @@ def explained(strategy: LearnedStrategy, request: PlanInput) -> Explanation:
 def test_a_direct_route_is_told_with_what_was_predicted_and_why():
     found = explained(learned(Move("route", "large", score=0.8, reason="predicted:large")), given(asked(), ALL))
     assert (found.role, found.model_id, found.reason, found.rule_id) == ("large", "m70", "predicted:large", None)
-    assert [link.model_id for link in found.chain] == ["m70", "hosted"]
+    assert [link.model_id for link in found.chain] == ["m70", "hosted", "m8"], "the lesser one comes last"
     assert found.learned is not None
     assert found.learned.quality == {"small": 0.6124, "large": 0.8, "frontier": 0.9}
     assert (found.learned.novelty, found.learned.check, found.learned.action) == (0.25, "none", "route")

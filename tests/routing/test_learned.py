@@ -137,6 +137,11 @@ def test_without_logprobs_nothing_that_needs_them_is_offered():
     assert offered(asked(stream=True), able=()).checks == set()
 
 
+def test_without_a_verifier_none_is_offered():
+    without = CascadeOptions(Hold(24, 0.4))
+    assert offered(asked(), cascade=without).checks == EVERY_CHECK - {"verifier"}
+
+
 def test_a_client_that_wants_several_choices_gets_no_checks():
     assert offered(asked(n=2)).checks == set()
 
