@@ -158,7 +158,7 @@ def _learned_facts(found: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _peers(count: int) -> str:
-    return "nobody else is asked" if not count else f"up to {count} more answer{'s' if count > 1 else ''} to compare with"
+    return f"up to {count} more answer{'s' if count > 1 else ''} to compare with" if count else "nobody else is asked"
 
 
 def _limit_row(limit: Mapping[str, Any]) -> tuple[str, ...]:

@@ -388,7 +388,8 @@ def _unstreamed(request: ChatRequest) -> ChatRequest:
 def _summary(evidence: Evidence, move: Move) -> str:
     """What a check said, in one short line."""
     votes = [each for each in evidence.votes if each >= 0]
-    score = f" {move.score:.2f}" if move.score is not None else ""
+    # Of a move that goes on, the score is another model's.
+    score = f" {move.score:.2f}" if move.score is not None and move.action == "accept" else ""
     if evidence.faults:
         return f"format {'+'.join(evidence.faults)}"
     if evidence.check == "agreement" and votes:

@@ -189,6 +189,16 @@ def test_an_escalation_falls_back_like_any_other_route():
     assert accepted.outcome.target.model_id == "hosted"
 
 
+def test_what_is_shown_of_a_check_has_no_score_of_the_model_that_takes_over():
+    plan, _ = cascade(check(), Move("route", "frontier", score=0.99, reason="agreement:2/3 0.41 < frontier 0.99"))
+    steps = plan.steps()
+    lead = next(steps)
+    better = steps.send(said(lead, "40", beside=[said(lead.beside[0], "42"), said(lead.beside[1], "42")]))
+    accepted = end(steps, Outcome(better, status=200))
+    assert accepted is not None
+    assert (accepted.check, accepted.reason) == ("agreement 2/3", "agreement:2/3 0.41 < frontier 0.99")
+
+
 def test_the_best_answer_is_kept_when_every_better_model_fails():
     plan, _ = cascade(check(), Move("route", "frontier"))
     steps = plan.steps()
