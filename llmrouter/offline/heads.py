@@ -2,9 +2,9 @@
 
 A head is linear in the ask's words, runs of bytes and counts. Its weights are the mean of two fits: a ridge regression
 on everything, and one on the leading directions of the texts alone (principal components), which says more where labels
-are few. Where there are enough labels, the line is averaged with small trees on the counts and on the linear scores of
-all roles; for their training, those scores are made out of fold. Everything is stored before it is used: scores that
-are reported come from the arrays as they are written.
+are few. Where there are enough labels, the line of each main role is averaged with small trees on the counts and on the
+linear scores of the main roles; for their training, those scores are made out of fold. Everything is stored before it
+is used: scores that are reported come from the arrays as they are written.
 
 Every row gets a prediction from heads that have not seen its group (cross-fitting), and calibration is fitted on those;
 a row's calibrated prediction comes from a calibration that has not seen its fold. So small sets are used whole.
@@ -42,6 +42,10 @@ __all__ = [
     "train_heads",
 ]
 
+_AROUND = ("cap", "tools", "turns", "history")
+"""What many requests have and labels seldom do: where all labels lack it, it makes no ask a strange one. A cap never
+does, since many clients always set the same."""
+_NO_SPREAD = 1e-6
 _ROUNDS = 12
 _EVERYTHING = 1e300
 """A bound that every number stays below."""
@@ -67,13 +71,13 @@ class HeadSettings:
     """What the runs of bytes count for beside the words."""
     hand: float = 0.03
     """What a standard deviation of a count is worth beside the text's unit vector."""
-    trees: int = 80
-    """For each role; none below `trees_from` labels."""
+    trees: int = 120
+    """For each main role; none below `trees_from` labels."""
     tree_shares: tuple[float, ...] = (0.0, 0.15, 0.3, 0.5)
     """What the trees may count for, the line counting for the rest; what sorts rows best out of fold is taken."""
     trees_from: int = 2000
     depth: int = 3
-    rate: float = 0.07
+    rate: float = 0.05
     leaf: int = 40
     """Rows that a leaf stands on, at least."""
     clusters: int = 24
@@ -127,10 +131,11 @@ def train_heads(
     matrix = read_matrix(labels.asks, progress)
     folds = folds_of(labels.groups, settings.folds, seed)
     reference = reference_of(roles)
-    linear, grown, apart = cross_fit(matrix, targets, labels.groups, folds, settings, seed, progress)
-    share = _best_share(linear, grown, targets, roles, settings)
+    main = [at for at, role in enumerate(roles) if role in MAIN_ROLES]
+    linear, grown, apart = cross_fit(matrix, targets, main, labels.groups, folds, settings, seed, progress)
+    share = _best_share(linear, grown, targets, main, reference, settings)
     raw = linear + share * (grown - linear)
-    arrays = fit_heads(matrix, targets, labels.groups, settings, seed)
+    arrays = fit_heads(matrix, targets, main if share else (), labels.groups, settings, seed)
     if progress is not None:
         progress("training", settings.folds + 1, settings.folds + 1)
     curves = fit_curves(raw, targets, reference)
@@ -144,6 +149,7 @@ def train_heads(
         "folds": settings.folds,
         "trees": len(arrays["head_tree_values"]),
         "tree_share": share,
+        "tree_roles": [roles[at] for at in main] if share else [],
         "calibration_error": {role: round(_error(quality[:, at], targets[:, at]), 6) for at, role in enumerate(roles)},
     }
     novelty = np.searchsorted(distances, apart) / len(distances)
@@ -180,6 +186,7 @@ def folds_of(groups: Sequence[str], count: int, seed: int) -> NDArray[np.intp]:
 def cross_fit(
     matrix: Matrix,
     targets: Floats,
+    main: Sequence[int],
     groups: Sequence[str],
     folds: NDArray[np.intp],
     settings: HeadSettings,
@@ -192,23 +199,26 @@ def cross_fit(
     for fold in range(count):
         inside, outside = np.flatnonzero(folds != fold), np.flatnonzero(folds == fold)
         inner = [groups[row] for row in inside.tolist()]
-        arrays = fit_heads(matrix.take(inside), targets[inside], inner, settings, seed)
-        linear[outside], grown[outside], apart[outside] = _parts(arrays, matrix.take(outside))
+        arrays = fit_heads(matrix.take(inside), targets[inside], main, inner, settings, seed)
+        linear[outside], grown[outside], apart[outside] = _parts(arrays, matrix.take(outside), main)
         if progress is not None:
             progress("training", fold + 1, count + 1)
     return linear, grown, apart
 
 
 def fit_heads(
-    matrix: Matrix, targets: Floats, groups: Sequence[str], settings: HeadSettings, seed: int
+    matrix: Matrix, targets: Floats, main: Sequence[int], groups: Sequence[str], settings: HeadSettings, seed: int
 ) -> dict[str, NDArray[Any]]:
     """The arrays of heads fitted to all of these rows, but for calibration.
+
+    Args:
+        main: positions of the roles that get trees, where there are enough labels of all of them.
 
     Raises:
         UsageError: scikit-learn is missing.
     """
     mean, scale = matrix.hand.mean(axis=0), matrix.hand.std(axis=0)
-    scale = np.where(scale > 1e-6, scale, 1.0)
+    scale = np.where(scale > _NO_SPREAD, scale, 1.0)
     arrays: dict[str, NDArray[Any]] = {
         "head_word_idf": _idf(matrix.words),
         "head_char_idf": _idf(matrix.chars),
@@ -225,34 +235,38 @@ def fit_heads(
         "head_hand": weights[words + chars :] * settings.hand,
         "head_bias": bias,
     }
-    if settings.trees and np.isfinite(targets).sum(axis=0).min() >= settings.trees_from:
-        linear = _out_of_fold(design, targets, groups, settings, seed)
-        arrays |= _trees(np.hstack((deviations, linear)), targets, settings, seed)
+    judged = targets[:, list(main)]
+    if len(main) and settings.trees and np.isfinite(judged).sum(axis=0).min() >= settings.trees_from:
+        linear = _out_of_fold(design, judged, groups, settings, seed)
+        arrays |= _trees(np.hstack((deviations, linear)), judged, settings, seed)
     else:
         arrays |= _no_trees(settings.depth)
     return arrays | _novelty(arrays, matrix, deviations, settings, seed)
 
 
-def score(arrays: Mapping[str, NDArray[Any]], matrix: Matrix, tree_share: float) -> Floats:
+def score(arrays: Mapping[str, NDArray[Any]], manifest: Mapping[str, Any], matrix: Matrix) -> Floats:
     """Scores before calibration, as the predictor computes them one by one."""
-    linear, grown, _ = _parts(arrays, matrix)
-    return linear + tree_share * (grown - linear)
+    main = [manifest["roles"].index(role) for role in manifest["tree_roles"]]
+    linear, grown, _ = _parts(arrays, matrix, main)
+    return linear + float(manifest["tree_share"]) * (grown - linear)
 
 
-def _parts(arrays: Mapping[str, NDArray[Any]], matrix: Matrix) -> tuple[Floats, Floats, Floats]:
+def _parts(arrays: Mapping[str, NDArray[Any]], matrix: Matrix, main: Sequence[int]) -> tuple[Floats, Floats, Floats]:
     """Linear scores, the trees' scores (without trees, the linear ones again), and distances from the training rows."""
     deviations = _deviations(arrays, matrix)
-    linear = grown = _linear_scores(arrays, matrix, deviations)
+    linear = _linear_scores(arrays, matrix, deviations)
+    grown = linear.copy()
     if len(arrays["head_tree_values"]):
         trees = Trees.of(*(arrays[f"head_tree_{name}"] for name in ("features", "bounds", "values", "counts")))
-        grown = np.array([trees.scores(row) for row in np.hstack((deviations, linear))])
+        grown[:, list(main)] = [trees.scores(row) for row in np.hstack((deviations, linear[:, list(main)]))]
     return linear, grown, _distances(arrays, matrix, deviations)
 
 
-def _best_share(linear: Floats, grown: Floats, targets: Floats, roles: Sequence[str], settings: HeadSettings) -> float:
+def _best_share(
+    linear: Floats, grown: Floats, targets: Floats, main: Sequence[int], reference: int, settings: HeadSettings
+) -> float:
     """How much the trees should count: as much as sorts the rows best by what the reference gains over the others."""
-    reference = reference_of(roles)
-    others = [at for at, role in enumerate(roles) if role in MAIN_ROLES and at != reference]
+    others = [at for at in main if at != reference]
     if not others or not (grown != linear).any():
         return 0.0
 
@@ -403,8 +417,10 @@ def _novelty(
     middle = numbers.mean(axis=0)
     spread, axes = np.linalg.eigh(np.cov(numbers.T) + 0.05 * np.eye(numbers.shape[1]))
     axes = axes / np.sqrt(spread)
-    # Labels seldom have a cap, and many clients always set one: that alone makes no ask a strange one.
-    axes[HAND.index("cap")] = 0.0
+    same = matrix.hand.std(axis=0) <= _NO_SPREAD
+    for name in _AROUND:
+        if same[HAND.index(name)] or name == "cap":
+            axes[HAND.index(name)] = 0.0
     whitening = np.vstack((axes, -middle @ axes))
     places = numbers @ axes + whitening[-1]
     centres = _centres(places, max(1, min(settings.clusters, len(places) // 20)), seed)

@@ -97,14 +97,12 @@ _DIFF = re.compile(
 )
 
 _ATTACHED = re.compile(
-    r"(?:^(?:"
-    r"[ \t]+at \S[^\n]*|[ \t]+File \"[^\n]*"  # a trace
-    r"|\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d[^\n]*|\[?(?:TRACE|DEBUG|INFO|WARN|WARNING|ERROR|FATAL)\b[^\n]*"  # a log
-    r"|[-dl](?:[r-][w-][xsStT-]){3}[^\n]*"  # a listing of files
-    r"|[ ]*\d+[→|\t][^\n]*"  # numbered lines of a file
-    r")\n){" + str(_LINES) + r",}",
-    re.M,
+    r"[ \t]+at \S|[ \t]+File \""  # a trace
+    r"|\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d|\[?(?:TRACE|DEBUG|INFO|WARN|WARNING|ERROR|FATAL)\b"  # a log
+    r"|[-dl](?:[r-][w-][xsStT-]){3}"  # a listing of files
+    r"|[ ]*\d+[→|\t]"  # numbered lines of a file
 )
+"""How a line of an attachment begins."""
 
 
 def _without_boilerplate(text: str, said_before: str) -> tuple[str, int]:
@@ -117,9 +115,9 @@ def _without_boilerplate(text: str, said_before: str) -> tuple[str, int]:
         own = [inside for _, _, inside in _tagged(kept, _ASKS) if inside.strip()]
         kept = "\n".join(own) if own else _without(kept, _tagged(kept, _WRAPPED))
     if kept.count("\n") >= _LINES:
-        kept = _ATTACHED.sub("\n", f"{kept}\n")
+        kept = _without_attached(kept)
         if "\n@@ " in kept:
-            kept = _DIFF.sub("\n", kept)
+            kept = _DIFF.sub("\n", f"{kept}\n")
     if said_before and len(kept) >= _REPEATED:
         said_before = said_before[:_LONGEST]
         parts = kept.split("\n\n")
@@ -130,6 +128,23 @@ def _without_boilerplate(text: str, said_before: str) -> tuple[str, int]:
     if not kept:
         return text, 0
     return kept, max(len(text.strip()) - len(kept), 0)
+
+
+def _without_attached(text: str) -> str:
+    """Leaves out runs of lines that look like an attachment's."""
+    lines = text.split("\n")
+    kept: list[str] = []
+    run: list[str] = []
+    for line in lines:
+        if _ATTACHED.match(line):
+            run.append(line)
+            continue
+        if run:
+            kept += run if len(run) < _LINES else [""]
+            run = []
+        kept.append(line)
+    kept += run if len(run) < _LINES else [""]
+    return text if len(kept) == len(lines) else "\n".join(kept)
 
 
 def _tagged(text: str, opening: re.Pattern[str]) -> Iterator[tuple[int, int, str]]:

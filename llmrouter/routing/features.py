@@ -17,19 +17,20 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from llmrouter.routing.ask import Ask
+from llmrouter.types import value
 
 __all__ = [
     "CHAR_BITS",
     "FEATURE_VERSION",
     "HAND",
     "HEAD",
+    "MOST_TERMS",
     "TAIL",
     "WORD_BITS",
     "Features",
@@ -51,6 +52,8 @@ _SHORT, _CONTEXT = 80, 400
 _TOOLS = 600
 """Characters of the tools' description that are read."""
 _MOST_BYTES = 8192
+MOST_TERMS = 2 * _MOST_BYTES + 2 * _TOOLS * 4
+"""More words and pairs, or runs, than an ask can have."""
 
 HAND = (
     "length",
@@ -88,7 +91,7 @@ HAND = (
 _Words = NDArray[np.uint64]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Features:
     """What is known of one ask."""
 
@@ -100,7 +103,7 @@ class Features:
     """The counts that `HAND` names."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Terms:
     """The words and pairs of words of an ask, in their order, with their buckets; pairs follow single words."""
 
@@ -136,7 +139,7 @@ def terms_of(ask: Ask) -> Terms:
     return Terms(buckets, (*singles, *pairs))
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class _Read:
     """Bytes of a text in the one spelling that is hashed, with the hash of every prefix."""
 
@@ -152,8 +155,10 @@ class _Read:
             lowered = unicodedata.normalize("NFKC", lowered)
         folded = _bytes(lowered).translate(_FOLDED)
         codes = np.frombuffer(folded, dtype=np.uint8)
+        terms = _CODE.take(codes)
+        terms *= _DOWN[: len(codes)]
         prefixes = np.zeros(len(codes) + 1, dtype=np.uint64)
-        np.cumsum(_CODE.take(codes) * _DOWN[: len(codes)], out=prefixes[1:])
+        np.add.accumulate(terms, out=prefixes[1:])
         return cls(folded, codes, prefixes)
 
     def hashes(self, begins: NDArray[np.intp], ends: NDArray[np.intp]) -> _Words:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmrouter.routing.trees import Trees
+from llmrouter.routing.trees import MOST_DEPTH, Trees
 
 
 def walked(features: np.ndarray, bounds: np.ndarray, values: np.ndarray, numbers: np.ndarray) -> float:
@@ -22,7 +22,7 @@ def walked(features: np.ndarray, bounds: np.ndarray, values: np.ndarray, numbers
     return total
 
 
-@given(st.integers(0, 10_000), st.integers(1, 4), st.lists(st.integers(1, 5), min_size=1, max_size=3))
+@given(st.integers(0, 10_000), st.integers(1, MOST_DEPTH), st.lists(st.integers(1, 5), min_size=1, max_size=3))
 def test_all_trees_of_all_heads_are_walked_at_once(seed: int, depth: int, heads: list[int]) -> None:
     rng = np.random.default_rng(seed)
     trees, nodes = sum(heads), (1 << depth) - 1
@@ -49,6 +49,7 @@ def test_a_number_equal_to_the_bound_goes_left() -> None:
         (np.zeros((1, 1)), np.zeros((1, 1)), np.zeros((1, 2)), [2]),
         (np.zeros((1, 1)), np.zeros((1, 1)), np.zeros((1, 2)), [1, 0]),
         (np.zeros((1, 2)), np.zeros((1, 2)), np.zeros((1, 3)), [1]),
+        (np.zeros((1, 15)), np.zeros((1, 15)), np.zeros((1, 16)), [1]),
     ],
 )
 def test_arrays_that_are_no_complete_trees_are_refused(features, bounds, values, heads) -> None:
