@@ -247,6 +247,9 @@ class Target:
     linger_s: float | None = None
     """How long those beside may go on when this call has ended; then they are cancelled and count as timed out. None
     waits for them until the request's deadline."""
+    paced: bool = False
+    """This call itself and those beside it may take as long as the slowest call that has been answered, and `linger_s`
+    more; then they are cancelled and count as timed out."""
 
 
 @value

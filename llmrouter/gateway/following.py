@@ -74,10 +74,12 @@ class _Calls:
 
     def make(self, target: Target) -> Awaitable[Outcome]:
         """Make the call, and those beside it at the same time."""
-        return self._make_together(target) if target.beside else self._make(self._run.begin(target, self._now()))
+        together = target.beside or target.paced
+        return self._make_together(target) if together else self._make(self._run.begin(target, self._now()))
 
     async def _make_together(self, target: Target) -> Outcome:
         now = self._now()
+        longest_s = self._longest_s() + (target.linger_s or 0.0)
         trials = [
             self._run.begin(target, now),
             *(self._run.begin(each, now, whole=True) for each in target.beside),
@@ -85,7 +87,9 @@ class _Calls:
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(self._make(trial)) for trial in trials]
-                if target.linger_s is not None:
+                if target.paced:
+                    self._cut_later(tasks, longest_s)
+                elif target.linger_s is not None:
                     tasks[0].add_done_callback(lambda _: self._cut_later(tasks[1:], target.linger_s or 0.0))
         except BaseException:
             for trial in trials:
@@ -93,8 +97,13 @@ class _Calls:
                     # It was cancelled before its task had begun.
                     trial.failure, trial.ended = Failure.CANCELLED, self._now()
             raise
-        others = (_or_late(task, trial) for task, trial in zip(tasks[1:], trials[1:], strict=True))
-        return self._instead(tasks[0].result(), beside=tuple(others))
+        first, *others = (_or_late(task, trial) for task, trial in zip(tasks, trials, strict=True))
+        return self._instead(first, beside=tuple(others))
+
+    def _longest_s(self) -> float:
+        """What the slowest call took that has been answered."""
+        answered = (trial for trial in self._run.trials if trial.failure is None and trial.ended is not None)
+        return max((trial.ended - trial.started for trial in answered if trial.ended is not None), default=0.0)
 
     def _cut_later(self, tasks: Sequence[asyncio.Task[Outcome]], after_s: float) -> None:
         """Cancel those that have not ended by then."""

@@ -23,7 +23,7 @@ from llmrouter.routing.answer_kind import options_of
 from llmrouter.routing.evidence import Evidence, Move, Offers, Policy, Prediction
 from llmrouter.routing.formats import format_faults
 from llmrouter.routing.normalise import canonical
-from llmrouter.routing.plan import REACTIONS, FallbackPlan
+from llmrouter.routing.plan import REACTIONS, FallbackPlan, another_call_may_mend
 from llmrouter.routing.selfcheck import p_true, peer_request, sampled_request, self_check_request, with_logprobs
 from llmrouter.types import Accepted, Bound, BoundedCall, ChatRequest, Decision, Failure, Hold, Outcome, Target, value
 
@@ -174,10 +174,10 @@ class CascadePlan:
         """Make the calls of a check; returns the failure that left nothing to judge."""
         targets = self._targets(move)
         if targets:
-            lead = dataclasses.replace(
-                targets[0], beside=tuple(targets[1:]), linger_s=self._options.peer_wait_s if targets[1:] else None
-            )
-            outcome = yield lead
+            # Peers alone have as long as those had that were asked together with the examined model.
+            paced = targets[0].role != move.role
+            linger_s = self._options.peer_wait_s if paced or targets[1:] else None
+            outcome = yield dataclasses.replace(targets[0], beside=tuple(targets[1:]), linger_s=linger_s, paced=paced)
             for each in (outcome, *outcome.beside):
                 if each.ok:
                     self._read(each)
@@ -280,11 +280,12 @@ class CascadePlan:
             return dataclasses.replace(move, reason=move.reason or f"check:{done.check}")
         return move
 
-    def _route(self, role: str, reason: str) -> Steps:
+    def _route(self, role: str, reason: str, tried: int = 0) -> Steps:
         """Call the role's model, then what may replace it; the format is checked where a better model is left."""
         chain: Sequence[Candidate] = self._from(role)
         while chain:
-            outcome, unfit = yield from self._walk(chain, reason)
+            outcome, unfit = yield from self._walk(chain, reason, tried)
+            tried = 0
             if outcome is None:
                 return self._keep(Failure.NO_CAPACITY)
             if outcome.failure is not None:
@@ -298,7 +299,7 @@ class CascadePlan:
         return None
 
     def _walk(
-        self, chain: Sequence[Candidate], reason: str
+        self, chain: Sequence[Candidate], reason: str, tried: int
     ) -> Generator[Target, Outcome, tuple[Outcome | None, tuple[str, ...]]]:
         """Drive a fallback plan; returns its last outcome, and what is wrong with that answer's format."""
         plan = FallbackPlan(
@@ -307,6 +308,7 @@ class CascadePlan:
             retries=self._options.retries,
             max_wait_s=self._options.max_wait_s,
             deadline_s=self._deadline_s,
+            tried=tried,
         )
         walk = plan.steps()
         outcome: Outcome | None = None
@@ -326,12 +328,14 @@ class CascadePlan:
 
     def _replace(self, role: str, failure: Failure) -> Steps:
         """The model that was to be examined gave nothing: go on as after any failure."""
-        reaction = REACTIONS[failure]
-        if reaction == "give_up":
+        if REACTIONS[failure] == "give_up":
             return self._keep(failure)
         later = self._from(role)
-        at = later[0] if reaction == "retry" or len(later) == 1 else later[1]
-        return (yield from self._route(at.role, f"fallback:{failure}"))
+        if self._options.retries and another_call_may_mend(failure, later[0]):
+            return (yield from self._route(role, f"retry:{failure}", tried=1))
+        if len(later) == 1:
+            return self._keep(failure)
+        return (yield from self._route(later[1].role, f"fallback:{failure}"))
 
     def _accept(self, choice: int, reason: str) -> Accepted:
         taken = self._seen[choice if 0 <= choice < len(self._seen) else self._best()]

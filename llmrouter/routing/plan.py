@@ -26,7 +26,7 @@ from typing import Literal
 from llmrouter.protocols import Candidate
 from llmrouter.types import Bound, BoundedCall, Decision, Failure, Outcome, Target
 
-__all__ = ["REACTIONS", "FallbackPlan", "Reaction"]
+__all__ = ["REACTIONS", "FallbackPlan", "Reaction", "another_call_may_mend"]
 
 _Walk = Generator[Target, Outcome, None]
 
@@ -66,6 +66,7 @@ class FallbackPlan:
     """Tries a chain of models in order; the plan of plain rules, and the tail of richer ones.
 
     `chain` starts with the chosen model and holds every model once. `decision.reason` is the reason of the first call.
+    `tried` of the first model's calls have been made already; the first of them was no retry.
     """
 
     def __init__(
@@ -76,9 +77,11 @@ class FallbackPlan:
         retries: int,
         max_wait_s: float,
         deadline_s: float,
+        tried: int = 0,
     ) -> None:
         self._decision = decision
         self._chain = tuple(chain)
+        self._tried = tried
         self._retries = retries
         self._max_wait_s = max_wait_s
         self._deadline_s = deadline_s
@@ -96,10 +99,10 @@ class FallbackPlan:
         busy: dict[str, _Busy] = {}
         too_small = 0
         reason = self._decision.reason
-        for candidate in self._chain:
+        for position, candidate in enumerate(self._chain):
             if not _may_fit(candidate, too_small):
                 continue
-            outcome = yield from self._try(candidate, reason)
+            outcome = yield from self._try(candidate, reason, self._retries - (self._tried if position == 0 else 0))
             if outcome.failure is None or REACTIONS[outcome.failure] == "give_up":
                 return
             too_small = _too_small(candidate, outcome.failure, too_small)
@@ -117,11 +120,11 @@ class FallbackPlan:
             repeats=self._retries,
         )
 
-    def _try(self, candidate: Candidate, reason: str) -> Generator[Target, Outcome, Outcome]:
+    def _try(self, candidate: Candidate, reason: str, retries: int) -> Generator[Target, Outcome, Outcome]:
         """Call one model, and again after what another call may mend; return the last outcome."""
         outcome = yield Target(candidate.model_id, candidate.role, reason)
-        for _ in range(self._retries):
-            if not _another_call_may_mend(outcome, candidate):
+        for _ in range(retries):
+            if outcome.failure is None or not another_call_may_mend(outcome.failure, candidate):
                 break
             outcome = yield Target(candidate.model_id, candidate.role, f"retry:{outcome.failure}")
         return outcome
@@ -146,10 +149,9 @@ class FallbackPlan:
             _note(busy, candidate, outcome, waited_s)
 
 
-def _another_call_may_mend(outcome: Outcome, candidate: Candidate) -> bool:
-    if outcome.failure is None or REACTIONS[outcome.failure] != "retry":
-        return False
-    return outcome.failure != Failure.OVERLOADED or candidate.replicas > 1
+def another_call_may_mend(failure: Failure, candidate: Candidate) -> bool:
+    """Whether the same model may answer where it has just failed."""
+    return REACTIONS[failure] == "retry" and (failure != Failure.OVERLOADED or candidate.replicas > 1)
 
 
 def _note(busy: dict[str, _Busy], candidate: Candidate, outcome: Outcome, waited_s: float) -> None:

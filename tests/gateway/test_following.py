@@ -412,6 +412,29 @@ async def test_peers_that_are_much_slower_are_not_waited_for(tmp_path):
     assert entry.total_s < 5.0
 
 
+async def test_a_call_that_has_a_pace_to_keep_is_cut_although_it_is_the_first(tmp_path):
+    outcomes: list[Outcome] = []
+
+    def script(request: ChatRequest) -> Steps:
+        answer = yield small(observe=True)
+        outcomes.append((yield large(observe=True, beside=(large(),), linger_s=0.1, paced=True)))
+        return Accepted(answer)
+
+    async with (
+        FakeBackend(Answer("here")) as engine,
+        FakeBackend(Hang(after="request"), Answer("there")) as other,
+        running(two(engine, other), tmp_path) as gateway,
+    ):
+        follow_script(gateway, script)
+        reply = await gateway.chat()
+        (entry,) = gateway.books()
+        await until(lambda: idle(gateway))
+    assert reply.json()["choices"][0]["message"]["content"] == "here"
+    assert sorted(str(each.failure) for each in (outcomes[0], *outcomes[0].beside)) == ["None", "timeout"]
+    assert sorted(each.outcome for each in entry.attempts) == ["ok", "ok", "timeout"]
+    assert entry.total_s < 5.0
+
+
 async def test_a_wait_of_several_calls_at_once_counts_once(tmp_path):
     gate = Signal()
 

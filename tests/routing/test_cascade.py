@@ -64,7 +64,7 @@ def cascade(*moves: Move, asked: ChatRequest | None = None, held=False, **change
         chain=ALL,
         peers=changes.pop("peers", PEERS),
         first=script.first(prediction, offers),
-        options=CascadeOptions(Hold(24, 0.4)),
+        options=CascadeOptions(Hold(24, 0.4), retries=changes.pop("retries", 1)),
         deadline_s=60.0,
         held=held,
         **changes,
@@ -399,3 +399,25 @@ def test_the_bound_covers_every_call_of_every_path():
 def test_a_direct_route_reserves_no_checks():
     plan, _ = cascade(Move("route", "frontier"))
     assert all(each.model_id in ("m8", "m70", "hosted") for each in plan.bound().calls)
+
+
+def test_peers_that_are_asked_later_have_a_pace_to_keep():
+    plan, _ = cascade(check(1), check(2), Move("accept", "small"))
+    steps = plan.steps()
+    lead = next(steps)
+    assert not lead.paced
+    later = steps.send(said(lead, "42", beside=[said(lead.beside[0], "42")]))
+    assert (later.model_id, later.beside, later.paced, later.linger_s) == ("p2", (), True, 1.0)
+
+
+@pytest.mark.parametrize(("retries", "calls"), [(0, 1), (1, 2), (2, 3)])
+def test_a_small_model_that_fails_is_asked_as_often_as_the_tier_says(retries, calls):
+    plan, _ = cascade(check(1), retries=retries)
+    steps = plan.steps()
+    asked = [target := next(steps)]
+    while target.model_id == "m8":
+        target = steps.send(failed(target, Failure.SERVER, beside=[failed(each) for each in target.beside]))
+        asked.append(target)
+    assert [each.model_id for each in asked] == ["m8"] * calls + ["m70"]
+    assert asked[-1].reason == "fallback:server_error"
+    assert all(each.reason == "retry:server_error" for each in asked[1:-1])
