@@ -48,6 +48,11 @@ def test_it_predicts_sensibly_and_calls_what_it_does_not_know_strange():
     assert foreign.novelty > easy.novelty
 
 
+def test_a_cap_on_the_answer_makes_nothing_strange():
+    predictor, text = Predictor.of(generic_artefact()), "Tom has 3 apples and buys 4 more. How many apples has he now?"
+    assert predictor.predict(Ask(text, max_output_tokens=160)).novelty == predictor.predict(Ask(text)).novelty < 0.9
+
+
 def test_what_is_strange_goes_to_the_best_model():
     offers = Offers(frozenset({"small", "large", "frontier"}), frozenset({"agreement"}), 3, "number")
     strange = Prediction({"small": 0.99, "large": 0.99, "frontier": 0.99}, novelty=1.0)
