@@ -24,6 +24,8 @@ EXAMPLE = example(
 )
 
 _DEFAULT_COSTS = {"small": 1.0, "large": 10.0, "frontier": 100.0}
+_GREATEST_SEED = 2**32 - 1
+"""Of what trains."""
 
 
 def train_router(
@@ -62,7 +64,9 @@ def train_router(
     slices: Annotated[
         str | None, typer.Option("--slices", metavar="source", help="The promise must hold for every source, too.")
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Same seed, same artefact.")] = 0,
+    seed: Annotated[
+        int, typer.Option("--seed", metavar="N", min=0, max=_GREATEST_SEED, help="Same seed, same artefact.")
+    ] = 0,
     report: Annotated[
         Path | None, typer.Option("--report", metavar="FILE", help="Write a page (.html) or plots (.png).")
     ] = None,
@@ -80,6 +84,7 @@ def train_router(
     from datetime import UTC, datetime
 
     from llmrouter.cli.progress import StageProgress
+    from llmrouter.config import load
     from llmrouter.errors import UsageError
     from llmrouter.offline.costs import parse_costs
     from llmrouter.offline.label_reader import read_labels
@@ -88,7 +93,7 @@ def train_router(
     from llmrouter.offline.roles import Roles
     from llmrouter.offline.train import TrainOptions, train
     from llmrouter.offline.weights import parse_weights
-    from llmrouter.routing.artifact import write_artefact
+    from llmrouter.routing.artifact import check_folder, write_artefact
 
     if policy not in ("route", "cascade", "auto"):
         raise UsageError(f"--policy must be route, cascade or auto, not {policy!r}")
@@ -98,6 +103,10 @@ def train_router(
         raise UsageError("--generic and --publish exclude each other: what is published is for the configured models")
     if report is not None:
         check_ending(report)
+    # Training takes minutes; what is wrong with where it goes is told before.
+    check_folder(out)
+    if publish:
+        load(config)
     told: list[LabelReport] = []
     with StageProgress() as progress:
         read = read_labels(

@@ -45,6 +45,10 @@ class SliceLoss:
     p_value: float
 
 
+_MOST_LABELS = 1e9
+"""More than anybody will have; what needs more cannot be shown by labels."""
+
+
 @dataclass(frozen=True, slots=True)
 class Certificate:
     """The cheapest policy of a sequence that is shown to keep its promise."""
@@ -138,7 +142,7 @@ def certify(
         loss=found[0].loss,
         p_value=max(each.p_value for each in found),
         naive_index=choice,
-        labels_needed=math.ceil(needed) if choice and math.isfinite(needed) else None,
+        labels_needed=math.ceil(needed) if choice and needed <= _MOST_LABELS else None,
         reason=_reason(losses[:, rows], _of(weights, rows), eps, index, choice),
         slices=tuple(found[1:]),
     )

@@ -9,6 +9,9 @@ from llmrouter.offline.roles import MAIN_ROLES
 
 __all__ = ["parse_costs"]
 
+_LEAST, _MOST = 1e-6, 1e9
+"""Beyond, sums of costs would lose the small ones."""
+
 
 def parse_costs(text: str) -> dict[str, float]:
     """Read `small=1,large=10,frontier=100`; `peer1=1`, `peer2=1`… may be there, too.
@@ -23,10 +26,10 @@ def parse_costs(text: str) -> dict[str, float]:
             cost = float(number)
         except ValueError:
             cost = math.nan
-        if not _is_role(role) or not 0 < cost < math.inf:
+        if not _is_role(role) or not _LEAST <= cost <= _MOST:
             raise UsageError(
                 f"--costs: {part.strip()!r} is not ROLE=NUMBER with one of {', '.join(MAIN_ROLES)}, peer1, … "
-                "and a number above 0"
+                "and a number above 0 (at least 1e-6, at most 1e9)"
             )
         if role in found:
             raise UsageError(f"--costs names {role} twice")

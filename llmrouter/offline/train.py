@@ -105,7 +105,8 @@ def train(
         clock: seconds of CPU time, for the time of a decision.
 
     Raises:
-        UsageError: too few questions, a cost is missing, or scikit-learn is not installed.
+        UsageError: too few questions, a cost is missing, the mix names a source that no label is of, or scikit-learn is
+            not installed.
     """
     groups = len(set(labels.groups))
     if groups < _LEAST_GROUPS:
@@ -113,6 +114,7 @@ def train(
             f"{len(labels)} labels of {groups} different questions are too few to train on; at least {_LEAST_GROUPS} "
             "questions are needed, and some 1,000 for a certificate"
         )
+    row_weights(labels.sources, labels.inclusion, options.mix)  # refuses a mix that does not fit
     kept, apart = _set_apart(labels, options.seed)
     first = _fit(labels.take(kept), options, progress, "trying") if len(apart) else None
     final = _fit(labels, options, progress, "training")

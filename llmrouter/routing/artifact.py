@@ -31,6 +31,7 @@ from llmrouter.routing.normalise import NORMALISER_VERSION
 __all__ = [
     "FORMAT",
     "Artefact",
+    "check_folder",
     "generic_artefact",
     "load_artefact",
     "pack_artefact",
@@ -127,6 +128,15 @@ def pack_artefact(artefact: Artefact) -> bytes:
     return packed.getvalue()
 
 
+def check_folder(folder: Path) -> None:
+    """Raises `UsageError` where `write_artefact` would, as far as that can be told without writing."""
+    if folder.exists() and (not folder.is_dir() or (any(folder.iterdir()) and not (folder / _MANIFEST).is_file())):
+        raise UsageError(f"{folder}: is there already and is no artefact; name another folder with --out")
+    above = next(parent for parent in folder.absolute().parents if parent.exists())
+    if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
+        raise UsageError(f"{folder}: cannot be written, since {above} is no folder that may be written to")
+
+
 def write_artefact(folder: Path, manifest: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Artefact:
     """Write a folder, whole or not at all; one that is there is replaced, if it is an artefact.
 
@@ -139,8 +149,7 @@ def write_artefact(folder: Path, manifest: Mapping[str, Any], arrays: Mapping[st
     complete = {**manifest, **_VERSIONS, "arrays": entries}
     contents = _contents({**complete, "sha256": _digest(complete)}, arrays)
     artefact = _verified(contents, str(folder))
-    if folder.exists() and (not folder.is_dir() or (any(folder.iterdir()) and not (folder / _MANIFEST).is_file())):
-        raise UsageError(f"{folder}: is there already and is no artefact; name another folder with --out")
+    check_folder(folder)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         part = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))

@@ -185,3 +185,10 @@ def test_an_estimate_is_the_same_at_every_run_and_tells_how_far_it_is():
 def test_an_estimate_cannot_draw_more_rows_than_there_are_without_repeating_any():
     with pytest.raises(ValueError, match="cannot be drawn"):
         broken_promise_estimate(rows_of(50), 0.02, 0.05, n=60, replace=False)
+
+
+def test_a_loss_that_is_as_high_as_promised_is_shown_by_no_number_of_labels():
+    losses = np.zeros((2, 200))
+    losses[1, :2] = 1.0
+    found = certify(losses, 0.01, 0.05)
+    assert (found.index, found.naive_index, found.labels_needed) == (0, 1, None)

@@ -16,7 +16,21 @@ def test_costs_are_read_as_given():
 
 
 @pytest.mark.parametrize(
-    "text", ["", "small", "small=", "small=0", "small=-1", "small=nan", "big=1", "peer=1", "peer0=1", "small=1,small=2"]
+    "text",
+    [
+        "",
+        "small",
+        "small=",
+        "small=0",
+        "small=-1",
+        "small=nan",
+        "small=1e-300",
+        "small=1e308",
+        "big=1",
+        "peer=1",
+        "peer0=1",
+        "small=1,small=2",
+    ],
 )
 def test_costs_that_are_none_are_refused(text):
     with pytest.raises(UsageError, match="--costs"):
