@@ -22,6 +22,8 @@ def policy_of(artefact: Artefact, point: int | None = None) -> Policy:
         ArtefactError: the artefact has no such point, or its tables cannot be used.
     """
     parameters: Mapping[str, Any] = artefact.manifest["policy_parameters"]
+    if not isinstance(parameters, Mapping):
+        raise ArtefactError("the artefact's policy is not as it must be; train the artefact again")
     try:
         learned = LearnedPolicy.of(artefact, point)
         tables = [CheckTable.of(table) for table in artefact.manifest.get("checks") or ()]

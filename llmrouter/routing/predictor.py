@@ -111,6 +111,8 @@ class Predictor:
             ArtefactError: they are of another version, or the arrays do not fit together.
         """
         heads = artefact.manifest["heads"]
+        if not isinstance(heads, Mapping):
+            raise ArtefactError("the artefact's heads are not as they must be; train the artefact again")
         if heads.get("version") != HEADS_VERSION:
             raise ArtefactError(
                 f"the artefact's heads have version {heads.get('version')!r}, this llmrouter reads {HEADS_VERSION}; "

@@ -8,7 +8,7 @@ from llmrouter.offline.label_reader import read_labels
 from llmrouter.offline.roles import Roles
 from llmrouter.offline.train import labels_digest
 from llmrouter.routing.artifact import generic_artefact
-from llmrouter.routing.ask import Ask
+from llmrouter.routing.ask import Ask, ask_of
 from llmrouter.routing.evidence import Offers, Prediction
 from llmrouter.routing.policy import policy_of
 from llmrouter.routing.predictor import Predictor
@@ -51,6 +51,15 @@ def test_it_predicts_sensibly_and_calls_what_it_does_not_know_strange():
 def test_a_cap_on_the_answer_makes_nothing_strange():
     predictor, text = Predictor.of(generic_artefact()), "Tom has 3 apples and buys 4 more. How many apples has he now?"
     assert predictor.predict(Ask(text, max_output_tokens=160)).novelty == predictor.predict(Ask(text)).novelty < 0.9
+
+
+def test_a_system_prompt_makes_nothing_strange():
+    predictor, text = (
+        Predictor.of(generic_artefact()),
+        "Tom has 3 apples and buys 4 more. How many apples has he now?" * 2,
+    )
+    said = [{"role": "system", "content": "You are a helpful assistant."}, {"role": "user", "content": text}]
+    assert predictor.predict(ask_of(said)).novelty == predictor.predict(Ask(text)).novelty < 0.95
 
 
 def test_what_is_strange_goes_to_the_best_model():

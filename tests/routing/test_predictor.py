@@ -99,3 +99,8 @@ def test_a_missing_array_is_named() -> None:
     del artefact.arrays["head_chars"]
     with pytest.raises(ArtefactError, match="head_chars"):
         Predictor.of(artefact)
+
+
+def test_heads_that_are_no_table_are_refused() -> None:
+    with pytest.raises(ArtefactError, match="heads"):
+        Predictor.of(SimpleNamespace(manifest={"heads": []}, arrays={}))
