@@ -151,8 +151,9 @@ class CheckedPolicy:
         role, up = self._up(prediction, offers)
         found = None if newest.faults else table.probability(newest)
         if role is None or (found is not None and found >= up + self._margin):
-            return Move("accept", newest.role, score=found, reason=f"{newest.check}:{_shown(found)}")
-        return Move("route", role, score=prediction.quality[role], reason=f"{newest.check}:{_shown(found)}")
+            return Move("accept", newest.role, score=found, reason=f"{newest.check} {_shown(found)}")
+        better = prediction.quality[role]
+        return Move("route", role, score=better, reason=f"{newest.check} {_shown(found)} < {role} {better:.2f}")
 
     def _worth(self, check: Check, prediction: Prediction, offers: Offers) -> float:
         table = self._tables[check, offers.held]

@@ -83,7 +83,7 @@ class _Standing:
     supporting: int
     """votes for it,"""
     votes: int
-    """of so many."""
+    """of so many that were answered."""
     ahead: Mapping[str, float]
     """Role → how likely its answer would be right."""
     basis: _Array
@@ -271,7 +271,7 @@ class LearnedPolicy:
             choice=max(slots.positions[giver(slots, group, roles)], 0),
             quality=quality,
             supporting=sum(vote == group for vote in slots.votes) if groups else 0,
-            votes=len(slots.votes),
+            votes=len(newest.votes),
             ahead=dict(zip(above, ahead, strict=True)),
             basis=np.array(value_basis([quality, *ahead])),
         )

@@ -72,6 +72,13 @@ def test_the_check_that_tells_more_is_chosen():
     assert move.check == "logprobs"
 
 
+def test_a_reason_has_its_figures_behind_a_space_for_metrics_take_its_first_word():
+    for signals in (SURE, UNSURE):
+        reason = policy().following(EVEN, offers("logprobs"), [evidence(signals=signals)]).reason
+        assert reason.partition(" ")[0] == "logprobs"
+    assert "< frontier" in reason or "< large" in reason
+
+
 def test_a_sure_answer_is_accepted_and_an_unsure_one_is_not():
     chosen = policy()
     accepted = chosen.following(EVEN, offers("logprobs"), [evidence(signals=SURE)])

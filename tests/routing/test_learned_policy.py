@@ -93,6 +93,12 @@ def test_the_large_models_answer_is_given_where_it_agrees_with_the_others():
     assert (move.action, move.choice) == ("accept", 2)
 
 
+def test_a_peer_that_gave_nothing_is_not_counted_as_one_that_disagrees():
+    late = replace(evidence((0, 0, 0)), voters=("small", "peer1", "peer3"))
+    move = policy(_LAST).following(promise(), OFFERS, [late])
+    assert (move.action, move.reason.partition(" ")[0]) == ("accept", "agreement:3/3")
+
+
 def test_no_peers_are_asked_twice():
     """A peer that failed is a vote that is missing, not one to wait for."""
     missing = replace(evidence((0, 1)), voters=("small", "peer1"))
