@@ -169,7 +169,7 @@ def test_all_contradictions_are_refused_together_with_the_file():
 
 
 def test_the_examples_contradict_nothing():
-    for path in (Path(__file__).parents[1] / "examples").glob("*.toml"):
+    for path in (Path(__file__).parents[1] / "examples").rglob("llmrouter.toml"):
         environ = dict.fromkeys(("LLMROUTER_SECRET", "VLLM_API_KEY", "OPENAI_API_KEY"), "x" * 20)
         assert contradictions(parse(path.read_text(), environ=environ)) == []
 
