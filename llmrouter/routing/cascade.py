@@ -396,7 +396,7 @@ def _summary(evidence: Evidence, move: Move) -> str:
     score = f" {move.score:.2f}" if move.score is not None and move.action == "accept" else ""
     if evidence.faults:
         return f"format {'+'.join(evidence.faults)}"
-    if evidence.check == "agreement" and votes:
+    if votes and (evidence.check == "agreement" or len(evidence.votes) > 1):
         most = max(votes.count(each) for each in set(votes))
         return f"agreement {most}/{len(evidence.votes)}{score}"
     if evidence.check == "self_check" and evidence.p_true is not None:
