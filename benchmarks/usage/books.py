@@ -73,7 +73,8 @@ _CALLS = f"""
         'rule:code-to-large', 'code-to-large', 7, 3, 'code',
         CASE n % 3 WHEN 0 THEN '{{"team":"search"}}' ELSE '{{}}' END,
         n % 2, 200, 'stop', NULL, 0, 1000 + n % 997, n % 900, 0, 100 + n % 499, 0, 0, 450000000 + n % 1000003, 'large',
-        6150000000 + n % 1009, 0.001, 0.2 + (n % 100) / 1000.0, 4.2 + (n % 777) / 100.0, 'standard', NULL, NULL, '', NULL, ''
+        6150000000 + n % 1009, 0.001, 0.2 + (n % 100) / 1000.0, 4.2 + (n % 777) / 100.0, 'standard',
+        NULL, NULL, '', NULL, ''
     FROM numbers
 """
 
