@@ -12,15 +12,18 @@ from openai import OpenAI
 
 APPLES = "Tom has 3 apples and buys 2 more. How many apples does he have now? Answer with the number only."
 TRAIN = "A train travels 60 miles in one hour. How many miles does it travel in 3 hours? Give only the number."
-EGGS = "A box holds 6 eggs. How many eggs are in 4 boxes? Answer with the number only."
 CLIPS = (
     "Natalia sold clips to 48 of her friends in April, and then she sold half as many clips in May. "
     "How many clips did Natalia sell altogether in April and May?"
 )
-LETTER = "Answer with the letter of the correct option only.\n"
+LETTER = "Answer with the letter only.\n"
 CAR = (
     "A car of 1000 kg goes from rest to 20 m/s in 5 s. What is the net force on it?\n"
     "(A) 400 N\n(B) 2000 N\n(C) 4000 N\n(D) 20000 N"
+)
+GROUPS = (
+    "Statement 1: every group of prime order is cyclic. Statement 2: every abelian group is cyclic.\n"
+    "(A) True, True\n(B) False, False\n(C) True, False\n(D) False, True"
 )
 CELL = "What is the powerhouse of the cell?\n(A) Nucleus\n(B) Mitochondria\n(C) Ribosome\n(D) Membrane"
 CAT = "Suggest a good name for a cat."
@@ -37,17 +40,17 @@ JSON = {"type": "json_object"}
 REQUESTS: list[tuple[str, dict[str, Any]]] = [
     (APPLES, {"max_tokens": 16}),
     (TRAIN, {"max_tokens": 16}),
-    (EGGS, {"max_tokens": 16}),
     (CLIPS, {"max_tokens": 160}),
     ("What is 17 + 25?", {"max_tokens": 32}),
     (LETTER + CAR, {"max_tokens": 8}),
+    (LETTER + GROUPS, {"max_tokens": 8}),
     (LETTER + CELL, {"max_tokens": 8}),
     (CAT, {"max_tokens": 32}),
     ("What is the capital of France?", {"max_tokens": 32}),
     ("Write a Python function that reverses a string. Only the code.", {"max_tokens": 80}),
     ("Give the city and country of the Eiffel Tower as JSON.", {"max_tokens": 60, "response_format": JSON}),
     ("How is the weather in Oslo?", {"max_tokens": 60, "tools": [WEATHER]}),
-    (APPLES, {"max_tokens": 16, "stream": True}),
+    (LETTER + CAR, {"max_tokens": 8, "stream": True}),
     (CLIPS, {"max_tokens": 160, "stream": True}),
     (CAT, {"stream": True}),
 ]
