@@ -252,6 +252,8 @@ def _print(trained: Trained, figures: dict[str, Any]) -> None:
     for line in _notes(trained):
         say(line)
     chosen, certified = figures["point"]["chosen"], trained.certificate.index
+    if chosen == 0:
+        say("it operates at point 0: always the reference, so it saves nothing")
     if chosen > certified and not trained.manifest["generic"]:
         say(f"it operates at point {chosen}, beyond what is certified; --max-quality-loss makes it keep to a promise")
     say(f"a decision takes {figures['decision_us']:.0f} us (median), {figures['decision_us_p99']:.0f} us (p99)")
