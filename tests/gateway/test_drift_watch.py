@@ -41,6 +41,11 @@ async def published(gateway: Running, artefact: ToyArtefact, **more: Any) -> Non
     await gateway.assembly.follow_store()
 
 
+def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What was logged of the tier; a busy machine may have made others say something, too."""
+    return [message for message in caplog.messages if message.startswith("tiers.auto")]
+
+
 def level(gateway: Running) -> list[list[Any]]:
     return gateway.assembly.gauges(0)["llmrouter_router_drift"]
 
@@ -69,7 +74,7 @@ async def test_drift_is_logged_once_and_moves_the_tier_to_a_safe_point(
             await gateway.assembly.look_for_drift()
             assert level(gateway) == [["auto", 1.0]]
             await gateway.assembly.follow_store()
-        seen, moved = caplog.messages
+        seen, moved = told(caplog)
         assert seen.startswith("tiers.auto: requests are no longer like those it was calibrated on: predicted score of")
         assert moved.startswith("tiers.auto is at its safe operating point: predicted score of small")
         assert gateway.assembly.state.learned["auto"].point == safe
@@ -96,7 +101,7 @@ async def test_where_it_may_not_fall_back_it_only_warns(tmp_path: Path, caplog: 
         with caplog.at_level(logging.WARNING):
             await gateway.assembly.look_for_drift()
             await gateway.assembly.follow_store()
-        assert len(caplog.messages) == 1
+        assert len(told(caplog)) == 1
         assert level(gateway) == [["auto", 1.0]]
         assert gateway.assembly.state.learned["auto"].fallback is None
 
