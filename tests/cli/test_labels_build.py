@@ -205,7 +205,12 @@ def test_an_interrupted_run_keeps_what_is_done_and_says_how_to_go_on(tmp_path: P
         config = two_models(tmp_path, url=engine.url)
         command = ["labels", "build", str(suite(tmp_path)), "--out", str(out), "-c", str(config), "--concurrency", "2"]
         child = subprocess.Popen(
-            [sys.executable, "-m", "llmrouter", *command], stderr=subprocess.PIPE, text=True, cwd=tmp_path
+            [sys.executable, "-m", "llmrouter", *command],
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=tmp_path,
+            # Tests that run in the background ignore the signal, and children inherit that.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         try:
             assert child.stderr is not None

@@ -88,7 +88,8 @@ FILL = """
     WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < ?)
     INSERT INTO ledger SELECT n, 'r' || n, '2026-01-01T00:00:00.000000Z', 'acme', 'k1', 'chat', 'auto', 'small',
         'rules', 'rule:code', 'code', 7, 3, 'code', '{}', 1, 200, 'stop', NULL, 0, 1500, 900, 0, 400, 0, 0, 450000000,
-        'large', 6150000000, 0.001, 0.2, 4.2, 'standard', NULL, NULL FROM numbers
+        'large', 6150000000, 0.001, 0.2, 4.2, 'standard', NULL, NULL, '', NULL, ''
+    FROM numbers
 """
 
 MEASURED = """
