@@ -11,6 +11,8 @@ from llmrouter.cli.options import ConfigPath, Json, example
 from llmrouter.cli.output import print_json, print_table, say, warn
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from llmrouter.offline.labels import LabelSet
     from llmrouter.offline.train import Trained
     from llmrouter.routing.artifact import Artefact
@@ -182,7 +184,7 @@ def _figures(artefact: Artefact, trained: Trained) -> dict[str, Any]:
     return {
         **{name: metrics[name] for name in ("apgr", "cpt50", "cpt80", "cpt95")},
         **{name: data[name] for name in ("n_train", "n_cal", "n_test")},
-        "guarantee": manifest["guarantee"],
+        "guarantee": _guarantee(manifest, trained),
         "certificate": manifest["certificate"],
         "decision_us": metrics["decision_us"],
         "decision_us_p99": metrics["decision_us_p99"],
@@ -191,6 +193,24 @@ def _figures(artefact: Artefact, trained: Trained) -> dict[str, Any]:
         "held_out": _held_out(trained),
         "evaluation": _evaluation(trained),
         "artefact": {"digest": artefact.digest, "generic": manifest["generic"]},
+    }
+
+
+def _guarantee(manifest: Mapping[str, Any], trained: Trained) -> dict[str, Any] | None:
+    """What is certified; where nothing else could be, that of always calling the reference, which saves nothing."""
+    if manifest["guarantee"] is not None or manifest["generic"]:
+        found: dict[str, Any] | None = manifest["guarantee"]
+        return found
+    certificate = trained.certificate
+    return {
+        "max_quality_loss": 100.0 * certificate.eps,
+        "confidence": 1.0 - certificate.delta,
+        "n": certificate.n,
+        "point": 0,
+        "large_share": 1.0,
+        "cost_saving": 0.0,
+        "broken_promise_estimate": manifest["certificate"]["broken_promise_estimate"],
+        "reference_role": manifest["policy_parameters"]["reference"],
     }
 
 

@@ -177,6 +177,8 @@ class _Fit:
     policy: FittedPolicy
     checks: FittedChecks
     certificate: Certificate
+    broken: float
+    """Share of repeated calibrations whose promise was broken."""
     guarantee: Mapping[str, Any] | None
     chosen: int
 
@@ -208,7 +210,7 @@ class _Fit:
             "policy_parameters": {**self.policy.parameters, "chosen": self.chosen, "certified": certified},
             "checks": [table.table() for table in self.checks.tables],
             "guarantee": None if options.generic else self.guarantee,
-            "certificate": _told(self.certificate),
+            "certificate": {**_told(self.certificate), "broken_promise_estimate": self.broken},
             "metrics": dict(metrics),
         }
 
@@ -233,15 +235,16 @@ def _fit(labels: LabelSet, options: TrainOptions, progress: Progress, stage: str
         progress=lambda what, done, of: progress(f"{stage}: {what}", done, of),
     )
     checks = FittedChecks() if options.policy == "route" else fit_checks(labels, seed=options.seed)
-    certificate, guarantee = _certified(labels, policy, options, progress)
+    certificate, broken, guarantee = _certified(labels, policy, options, progress)
     chosen = certificate.index if options.promised else int(policy.parameters["chosen"])
-    return _Fit(labels, options, heads, policy, checks, certificate, guarantee, chosen)
+    return _Fit(labels, options, heads, policy, checks, certificate, broken, guarantee, chosen)
 
 
 def _certified(
     labels: LabelSet, policy: FittedPolicy, options: TrainOptions, progress: Progress
-) -> tuple[Certificate, dict[str, Any] | None]:
-    """The certificate over the whole policy, on cross-fitted losses, one row a question; and the guarantee it gives."""
+) -> tuple[Certificate, float, dict[str, Any] | None]:
+    """The certificate over the whole policy, on cross-fitted losses, one row a question; how often repetitions broke
+    the promise; and the guarantee it gives."""
     rows, weights = one_per_group(labels.groups, policy.weights, options.seed)
     losses = np.clip(policy.reference_quality[rows] - policy.spending.quality[:, rows], -1.0, 1.0)
     spent = policy.spending.cost[:, rows] @ weights
@@ -267,13 +270,13 @@ def _certified(
         progress=lambda done, of: progress("repeating the calibration", done, of),
     )
     if found.index == 0:
-        return found, None
+        return found, broken.broken, None
     small = policy.spending.share.get("small")
     cheap = np.zeros(len(rows)) if small is None else small[found.index, rows]
     for role, share in policy.spending.share.items():
         if role.startswith("peer"):
             cheap = cheap + share[found.index, rows]
-    return found, {
+    guarantee = {
         "max_quality_loss": options.max_quality_loss,
         "confidence": options.confidence,
         "n": found.n,
@@ -285,6 +288,7 @@ def _certified(
         "broken_promise_estimate": broken.broken,
         "reference_role": policy.parameters["reference"],
     }
+    return found, broken.broken, guarantee
 
 
 def _told(found: Certificate) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`llmrouter train-router`: what is wrong is told before anything is trained."""
+"""`llmrouter train-router`: what is wrong is told before anything is trained, and what little labels promise."""
 
 from __future__ import annotations
 
@@ -49,3 +49,18 @@ def test_a_seed_that_nothing_can_be_trained_with_is_refused(tmp_path: Path, labe
 def test_publishing_without_a_configuration_is_refused(tmp_path: Path, labels: Path) -> None:
     told = refusal(labels, "--out", tmp_path / "router", "--publish", "--config", tmp_path / "none.toml")
     assert "none.toml" in told
+
+
+def test_few_labels_promise_no_more_than_the_reference(tmp_path: Path, labels: Path) -> None:
+    """The certificate of always calling the reference holds, and saves nothing; it says what more labels would take."""
+    command = ("train-router", labels, "--models", "s,l", "--out", tmp_path / "router", "--json")
+    told = llmrouter(*command, "--max-quality-loss", "1").json
+    assert told["point"]["chosen"] == 0
+    guarantee = told["guarantee"]
+    assert (guarantee["large_share"], guarantee["cost_saving"], guarantee["point"]) == (1.0, 0.0, 0)
+    assert guarantee["max_quality_loss"] == pytest.approx(1.0)
+    assert guarantee["confidence"] == pytest.approx(0.95)
+    assert 0 <= guarantee["broken_promise_estimate"] <= 1
+    assert (tmp_path / "router" / "manifest.json").is_file()
+    for name in ("apgr", "cpt50", "cpt80", "cpt95", "n_train", "n_cal", "n_test", "decision_us"):
+        assert name in told
