@@ -18,7 +18,7 @@ from llmrouter.routing.ask import Ask, read_ask
 from llmrouter.routing.cascade import CascadeOptions, CascadePlan
 from llmrouter.routing.conversations import ConversationMemory
 from llmrouter.routing.escalation import EscalationShare
-from llmrouter.routing.evidence import AnswerKind, Check, Move, Offers, Policy, Prediction
+from llmrouter.routing.evidence import Check, Move, Offers, Policy, Prediction
 from llmrouter.routing.policy import policy_of
 from llmrouter.routing.predictor import Predictor
 from llmrouter.routing.rules import RuleSet
@@ -29,7 +29,6 @@ __all__ = ["Considered", "LearnedOptions", "LearnedStrategy", "build_learned_str
 
 _ROLES = ("small", "large", "frontier")
 _WHOLE_CHECKS: frozenset[Check] = frozenset({"agreement", "self_check", "logprobs", "verifier"})
-_COMPARABLE: frozenset[AnswerKind] = frozenset({"number", "choice", "label", "json", "tool_call", "code", "text"})
 
 
 @value
@@ -47,8 +46,6 @@ class LearnedOptions:
     sticky_saving: float = 1.0
     """A conversation changes to a cheaper model only where that saves more than so many times what reading the whole
     prompt anew costs there; 0 decides every turn anew."""
-    kinds: frozenset[AnswerKind] = _COMPARABLE
-    """Kinds of answers that are compared for agreement."""
 
 
 @value
@@ -122,8 +119,13 @@ class LearnedStrategy:
             at_once="n" in self._capabilities[chain[0].model_id],
             held=considered.held,
             may_escalate=lambda: self._share.take(tenant_id),
-            ended=lambda role: self._conversations.keep(tenant_id, request.conversation, role),
+            ended=lambda role: self._answered(tenant_id, request.conversation, role),
         )
+
+    def _answered(self, tenant_id: str, conversation: str, role: str) -> None:
+        """Note whose answer a conversation got; a peer's says nothing about where it goes on."""
+        if role in _ROLES:
+            self._conversations.keep(tenant_id, conversation, role)
 
     def consider(self, given: PlanInput) -> Considered:
         """Predict and decide, without any trace left behind; `explain` shows it."""
@@ -176,7 +178,7 @@ class LearnedStrategy:
             checks -= {"logprobs", "self_check"}
         if kind == "tool_call" or "json_schema" in request.needs:
             checks -= {"self_check"}
-        peers = len(self._peers(given.candidates)) if "agreement" in checks and kind in self.options.kinds else 0
+        peers = len(self._peers(given.candidates)) if "agreement" in checks else 0
         if peers == 0:
             checks -= {"agreement"}
         return Offers(
@@ -202,7 +204,7 @@ class LearnedStrategy:
         by_role = {each.role: each for each in given.candidates}
         if role is None or role == move.role or role not in by_role or move.role not in by_role:
             return move
-        if _ROLES.index(role) < _ROLES.index(move.role) or role not in _ROLES:
+        if _ROLES.index(role) < _ROLES.index(move.role):
             return move
         callees = [by_role[move.role]]
         if move.action == "check":

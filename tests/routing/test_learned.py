@@ -15,7 +15,7 @@ from llmrouter.routing.evidence import Evidence, Move, Offers, Prediction
 from llmrouter.routing.learned import LearnedOptions, LearnedStrategy
 from llmrouter.routing.plan import FallbackPlan
 from llmrouter.routing.strategy import RulesStrategy
-from llmrouter.types import Accepted, ChatRequest, Hold, Outcome, Price
+from llmrouter.types import Accepted, ChatRequest, Hold, Observation, Outcome, Price
 from tests.routing.rig import ALL, auto, candidate, given, rule, rules
 
 WITH_PEER = (*ALL, candidate("peer1", "spare"))
@@ -189,6 +189,19 @@ def test_a_conversation_may_always_go_to_a_better_model():
     end(strategy.plan(given(asked(earlier=["hi"]))))  # type: ignore[arg-type]
     strategy.policy = Decided(Move("route", "frontier", reason="predicted:frontier"))
     assert strategy.plan(given(asked(earlier=["hi"]))).decision.reason == "predicted:frontier"
+
+
+def test_a_peers_answer_does_not_tie_a_conversation_to_the_peer():
+    strategy = learned(Move("check", "small", "agreement", peers=1))
+    strategy.policy.following = lambda *_: Move("accept", "small", choice=1)  # type: ignore[method-assign]
+    steps = strategy.plan(given(asked(earlier=["hi"]), WITH_PEER)).steps()
+    lead = next(steps)
+    seen = Observation(("41",), ("stop",))
+    with pytest.raises(StopIteration) as stopped:
+        steps.send(Outcome(lead, status=200, seen=seen, beside=(Outcome(lead.beside[0], status=200, seen=seen),)))
+    assert stopped.value.value.outcome.target.role == "peer1"
+    strategy.policy = Decided(Move("route", "large", reason="predicted:large"))
+    assert strategy.plan(given(asked(earlier=["hi"]), WITH_PEER)).decision.reason == "predicted:large"
 
 
 def test_a_first_turn_is_decided_by_itself():
