@@ -120,7 +120,7 @@ def train(
     final = _fit(labels, options, progress, "training")
     if first is not None:
         test = labels.take(apart)
-        trial = Artefact(first.manifest(labels, created_at, {}), first.arrays(), "trial")
+        trial = Artefact(first.manifest(labels, created_at, len(apart)), first.arrays(), "trial")
         predicted = predict_all(Predictor.of(trial), test.asks, clock)
         quality: Mapping[str, Floats] = predicted.quality
         held_out = simulate(
@@ -138,23 +138,17 @@ def train(
         quality = {role: final.heads.quality[:, at] for at, role in enumerate(final.heads.roles)}
     shown = Options(options.costs, _present(options.mix, test), options.replicates, options.seed)
     evaluation = evaluate(test, quality, shown, stage=progress)
-    artefact = Artefact(final.manifest(labels, created_at, {}), final.arrays(), "final")
-    decided = predict_all(Predictor.of(artefact), labels.asks[:500], clock)
+    manifest, arrays = final.manifest(labels, created_at, len(test)), final.arrays()
+    decided = predict_all(Predictor.of(Artefact(manifest, arrays, "final")), labels.asks[:500], clock)
     metrics = {
         "cross_fitted": first is None,
         **_metrics(evaluation, held_out),
         "checks": final.checks.metrics(),
-        "n_test": len(test),
         "decision_us": round(decided.decision_us, 1),
         "decision_us_p99": round(decided.decision_us_p99, 1),
     }
     return Trained(
-        final.manifest(labels, created_at, metrics),
-        final.arrays(),
-        evaluation,
-        held_out,
-        final.certificate,
-        first is None,
+        {**manifest, "metrics": metrics}, arrays, evaluation, held_out, final.certificate, cross_fitted=first is None
     )
 
 
@@ -185,8 +179,8 @@ class _Fit:
     def arrays(self) -> dict[str, NDArray[Any]]:
         return {**self.heads.arrays, **self.policy.arrays}
 
-    def manifest(self, labels: LabelSet, created_at: datetime, metrics: Mapping[str, Any]) -> dict[str, Any]:
-        """Without the entries that writing adds."""
+    def manifest(self, labels: LabelSet, created_at: datetime, n_test: int) -> dict[str, Any]:
+        """Without the metrics, and without the entries that writing adds."""
         options = self.options
         certified = None if options.generic else self.certificate.index or None
         return {
@@ -201,7 +195,7 @@ class _Fit:
                 "digest": labels_digest(labels),
                 "n_train": len(self.labels),
                 "n_cal": self.certificate.n,
-                "n_test": metrics.get("n_test", 0),
+                "n_test": n_test,
                 "sources": dict(sorted(Counter(labels.sources).items())),
                 "weights": dict(options.mix) if options.mix is not None else None,
             },
@@ -211,7 +205,6 @@ class _Fit:
             "checks": [table.table() for table in self.checks.tables],
             "guarantee": None if options.generic else self.guarantee,
             "certificate": {**_told(self.certificate), "broken_promise_estimate": self.broken},
-            "metrics": dict(metrics),
         }
 
 
