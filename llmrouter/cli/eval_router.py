@@ -9,13 +9,13 @@ import typer
 
 from llmrouter.cli.options import ConfigPath, Json, example
 from llmrouter.cli.output import complain, print_json, print_table, say, warn
+from llmrouter.cli.router_files import read_router, roles_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from llmrouter.offline.evaluation import Evaluation
     from llmrouter.offline.labels import LabelSet
-    from llmrouter.offline.roles import Roles
     from llmrouter.routing.artifact import Artefact
 
 __all__ = ["EXAMPLE", "eval_router"]
@@ -25,7 +25,6 @@ EXAMPLE = example(
     "llmrouter eval-router generic labels/ --roles roles.json --external nadir=decisions.csv --report router.html",
 )
 
-_GENERIC = "generic"
 _RULES = "configured rules"
 _POLICY = "policy"
 _NO_EVIDENCE = 5
@@ -81,7 +80,7 @@ def eval_router(
 
     if report is not None:
         check_ending(report)
-    loaded = _load(artefact)
+    loaded = read_router(artefact)
     others = [parse_external(each) for each in external or ()]
     options = Options(
         {**loaded.manifest["costs"], **(parse_costs(costs) if costs is not None else {})},
@@ -91,7 +90,7 @@ def eval_router(
     )
     told: list[LabelReport] = []
     with StageProgress() as progress:
-        chosen = _roles(loaded, models, roles)
+        chosen = roles_for(loaded, models, roles)
         rows = read_labels(
             labels, chosen, progress=lambda file, count: progress(f"reading {file}", count, 0), tell=told.append
         )
@@ -129,23 +128,6 @@ def eval_router(
     if found.main.router.reason is not None:
         complain(found.main.router.reason)
         raise typer.Exit(_NO_EVIDENCE)
-
-
-def _load(artefact: str) -> Artefact:
-    from llmrouter.routing.artifact import generic_artefact, load_artefact
-
-    return generic_artefact() if artefact == _GENERIC else load_artefact(Path(artefact))
-
-
-def _roles(artefact: Artefact, models: str | None, path: Path | None) -> Roles:
-    """As given; else the artefact's own models, where each role has one."""
-    from llmrouter.offline.roles import Roles
-
-    trained = artefact.manifest["roles"]
-    main = [trained[role] for role in ("small", "large", "frontier") if trained.get(role)]
-    if models is None and path is None and not artefact.manifest["generic"] and all(len(each) == 1 for each in main):
-        return Roles.of_models(",".join(each[0] for each in main))
-    return Roles.given(models, path)
 
 
 def _doubts(artefact: Artefact, labels: LabelSet) -> Iterator[str]:

@@ -10,9 +10,10 @@ import typer
 
 from llmrouter.cli.options import ConfigPath, Json, example
 from llmrouter.cli.output import print_json, say, warn
+from llmrouter.cli.router_files import read_router
 
 if TYPE_CHECKING:
-    from llmrouter.routing.artifact import Artefact
+    pass
 
 __all__ = ["PUBLISH_EXAMPLE", "artefact_lines", "publish_artefact"]
 
@@ -49,7 +50,7 @@ def publish_artefact(
     from llmrouter.gateway.publishing import check_publishable, publish_artefact
 
     loaded = load(config)
-    artefact = _read(source)
+    artefact = read_router(source)
     taken = InForce(artefact, point, "published")
     warnings = check_publishable(loaded, artefact, point)
     for text in warnings:
@@ -66,12 +67,6 @@ def publish_artefact(
         print_json({**told, "digest": artefact.digest})
     else:
         say(shown)
-
-
-def _read(source: str) -> Artefact:
-    from llmrouter.routing.artifact import generic_artefact, load_artefact
-
-    return generic_artefact() if source == "generic" else load_artefact(Path(source))
 
 
 def artefact_lines(version: Mapping[str, Any]) -> Iterator[str]:

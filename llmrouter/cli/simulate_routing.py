@@ -10,6 +10,7 @@ import typer
 
 from llmrouter.cli.options import Json, example
 from llmrouter.cli.output import print_json, print_table, say, warn
+from llmrouter.cli.router_files import read_router, roles_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from llmrouter.offline.bootstrap import Interval
     from llmrouter.offline.frontier import PolicyPoint
     from llmrouter.offline.labels import LabelSet
-    from llmrouter.offline.roles import Roles
     from llmrouter.offline.simulate import Simulation
     from llmrouter.routing.artifact import Artefact
     from llmrouter.routing.evidence import Prediction
@@ -28,8 +28,6 @@ EXAMPLE = example(
     "llmrouter simulate-routing router/ held-out.jsonl.gz --costs small=1,large=10,frontier=100 --json",
     "llmrouter simulate-routing generic labels/ --roles roles.json --weights gsm8k=0.7,mmlu=0.3 --plot saving.html",
 )
-
-_GENERIC = "generic"
 
 
 def simulate_routing(
@@ -66,16 +64,15 @@ def simulate_routing(
     from llmrouter.offline.simulate import simulate
     from llmrouter.offline.simulation_plot import draw
     from llmrouter.offline.weights import parse_weights
-    from llmrouter.routing.artifact import generic_artefact, load_artefact
     from llmrouter.routing.predictor import Predictor
 
-    loaded = generic_artefact() if artefact == _GENERIC else load_artefact(Path(artefact))
+    loaded = read_router(artefact)
     predictor = Predictor.of(loaded)
     told: list[LabelReport] = []
     with StageProgress() as progress:
         rows = read_labels(
             labels,
-            _roles(loaded, models, roles),
+            roles_for(loaded, models, roles),
             progress=lambda file, count: progress(f"reading {file}", count, 0),
             tell=told.append,
         )
@@ -112,17 +109,6 @@ def simulate_routing(
         )
     else:
         _print(found)
-
-
-def _roles(artefact: Artefact, models: str | None, path: Path | None) -> Roles:
-    """As given; else the artefact's own models, where each role has one."""
-    from llmrouter.offline.roles import Roles
-
-    trained = artefact.manifest["roles"]
-    main = [trained[role] for role in ("small", "large", "frontier") if trained.get(role)]
-    if models is None and path is None and not artefact.manifest["generic"] and all(len(each) == 1 for each in main):
-        return Roles.of_models(",".join(each[0] for each in main))
-    return Roles.given(models, path)
 
 
 def _doubts(artefact: Artefact, found: Simulation) -> Iterator[str]:
